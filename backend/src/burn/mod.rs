@@ -1,0 +1,131 @@
+//! Burn's traits for [`Cuda`]: flat tables that hand over to `ops`.
+
+mod activation;
+mod bool;
+mod float;
+mod int;
+mod module;
+mod quantized;
+mod transaction;
+
+use burn_backend::quantization::{QuantPropagation, QuantScheme};
+use burn_backend::{Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, QTensorPrimitive, TensorData, get_device_settings};
+use burn_std::DType;
+
+use crate::device::{CudaDevice, Device};
+use crate::driver::context::device_count;
+use crate::error::{Error, Result};
+use crate::ops::{data, index};
+use crate::tensor::CudaTensor;
+
+/// The eager CUDA backend: each operation is queued on the device when it is called.
+///
+/// One type carries every dtype; the defaults are `f32`, `i32` and `bool`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cuda;
+
+/// Burn's methods return no `Result`: what the host detects becomes a panic that names device, op, shapes and dtypes.
+#[track_caller]
+fn done<T>(device: usize, result: Result<T>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("cuda:{device}: {error}"),
+    }
+}
+
+/// `run!(x => op(x, ..))` evaluates the op, and panics with the device of `x` if it fails.
+macro_rules! run {
+    ($tensor:ident => $op:expr) => {{
+        let device = $tensor.device().index;
+        $crate::burn::done(device, $op)
+    }};
+}
+use run;
+
+/// `run_on!(device => op(device, ..))`, for a `&CudaDevice`, which the op sees as the opened device.
+macro_rules! run_on {
+    ($device:ident => $op:expr) => {{
+        let index = $device.index;
+        let $device = $crate::burn::done(index, $crate::device::Device::get(index));
+        $crate::burn::done(index, $op)
+    }};
+}
+use run_on;
+
+/// The one way in which a method that is still missing fails.
+macro_rules! unsupported {
+    ($method:ident) => {
+        panic!("not supported yet: {}", stringify!($method))
+    };
+}
+use unsupported;
+
+/// The device's default integer dtype.
+fn default_int(tensor: &CudaTensor) -> DType {
+    get_device_settings::<Cuda>(&CudaDevice::new(tensor.device().index)).int_dtype.into()
+}
+
+fn cat(tensors: Vec<CudaTensor>, dim: usize) -> CudaTensor {
+    let device = tensors.first().map_or(0, |t| t.device().index);
+    done(device, index::cat(&tensors, dim))
+}
+
+fn execution_error(device: usize, error: Error) -> ExecutionError {
+    ExecutionError::WithContext { reason: format!("cuda:{device}: {error}") }
+}
+
+async fn read(tensor: CudaTensor) -> std::result::Result<TensorData, ExecutionError> {
+    let device = tensor.device().index;
+    data::into_data(tensor).map_err(|e| execution_error(device, e))
+}
+
+impl BackendTypes for Cuda {
+    type Device = CudaDevice;
+    type FloatTensorPrimitive = CudaTensor;
+    type FloatElem = f32;
+    type IntTensorPrimitive = CudaTensor;
+    type IntElem = i32;
+    type BoolTensorPrimitive = CudaTensor;
+    type BoolElem = bool;
+    type QuantizedTensorPrimitive = CudaTensor;
+}
+
+impl Backend for Cuda {
+    fn name(_device: &CudaDevice) -> String {
+        "cuda".into()
+    }
+
+    fn seed(device: &CudaDevice, seed: u64) {
+        done(device.index, Device::get(device.index)).random.seed(seed);
+    }
+
+    fn sync(device: &CudaDevice) -> std::result::Result<(), ExecutionError> {
+        device.sync().map_err(|e| execution_error(device.index, e))
+    }
+
+    fn memory_cleanup(device: &CudaDevice) {
+        done(device.index, device.empty_cache());
+    }
+
+    fn dtype_usage(_device: &CudaDevice, dtype: DType) -> DTypeUsageSet {
+        match (crate::dtype::Elem::of("dtype_usage", dtype), dtype) {
+            (Ok(_), DType::F16 | DType::BF16) => DTypeUsage::general() | DTypeUsage::Accelerated,
+            (Ok(_), _) => DTypeUsage::general(),
+            (Err(_), _) => DTypeUsageSet::empty(),
+        }
+    }
+
+    fn device_count(_type_id: u16) -> usize {
+        device_count().unwrap_or(0)
+    }
+}
+
+impl QTensorPrimitive for CudaTensor {
+    fn scheme(&self) -> &QuantScheme {
+        unsupported!(scheme)
+    }
+
+    fn propagation(&self) -> QuantPropagation {
+        unsupported!(propagation)
+    }
+}

@@ -1,0 +1,254 @@
+//! Indices out of range, found by kernels while they run.
+//!
+//! A kernel that gathers or scatters gets a ticket and an entry of a table in host memory that the device can write.
+//! When it meets an index outside the tensor it clamps it, fills the entry, and goes on: nothing traps and the context
+//! lives. The host looks at the table after it has waited for the device.
+//!
+//! Each storage knows the range of tickets that its values depend on ([`Range`], joined by every launch from what it
+//! reads to what it writes). A read of a tensor whose range holds a fault is an error, each time; `sync` reports each
+//! fault once. Ranges are a conservative stand-in for sets: ticket numbers of ops between two others that a value
+//! depends on count as well. They do not grow without end, since tickets that were checked clean are dropped.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::Error;
+
+/// Entries of the table: operations between two waits that can each report a fault of their own.
+const ENTRIES: usize = 1024;
+/// Faults that are remembered; the oldest are forgotten first.
+const REMEMBERED: usize = 4096;
+
+/// Mirrors `Fault` in the prelude.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    index: i64,
+    size: i64,
+    ticket: u32,
+    unused: u32,
+}
+
+/// What a kernel gets. Mirrors `FaultTable` in the prelude.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FaultTable {
+    any: u64,
+    entry: u64,
+    ticket: u32,
+    high: u32,
+}
+
+impl FaultTable {
+    /// The dependence on this operation alone.
+    pub(crate) fn range(&self) -> Range {
+        let ticket = (self.high as u64) << 32 | self.ticket as u64;
+        Range { first: ticket, last: ticket }
+    }
+}
+
+/// Tickets `first..=last`; none when `last` is 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+}
+
+impl Range {
+    pub(crate) fn is_none(&self) -> bool {
+        self.last == 0
+    }
+
+    pub(crate) fn join(self, other: Range) -> Range {
+        match (self.is_none(), other.is_none()) {
+            (true, _) => other,
+            (_, true) => self,
+            _ => Range { first: self.first.min(other.first), last: self.last.max(other.last) },
+        }
+    }
+}
+
+/// The faults of one device.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    /// Host-mapped memory: one `u32` (any), padding to 16 bytes, then the entries. 0 when it could not be allocated.
+    table: usize,
+    /// The next ticket; 1 is the first.
+    next: AtomicU64,
+    /// All tickets below are checked.
+    checked: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Ticket and operation that each entry was last given to.
+    given: Vec<(u64, &'static str)>,
+    /// Faults by ticket, and whether `sync` has reported them.
+    found: BTreeMap<u64, (Error, bool)>,
+}
+
+impl Faults {
+    /// Bytes of the table.
+    pub(crate) const TABLE_BYTES: usize = 16 + ENTRIES * size_of::<Entry>();
+
+    /// `table` is zeroed host memory of [`Faults::TABLE_BYTES`] that the device can write, for the process's life.
+    pub(crate) fn new(table: usize) -> Self {
+        Faults {
+            table,
+            next: AtomicU64::new(1),
+            checked: AtomicU64::new(1),
+            state: Mutex::new(State { given: vec![(0, ""); ENTRIES], found: BTreeMap::new() }),
+        }
+    }
+
+    fn entry(&self, ticket: u64) -> usize {
+        self.table + 16 + (ticket % ENTRIES as u64) as usize * size_of::<Entry>()
+    }
+
+    /// A ticket and an entry for one launch of `op`.
+    pub(crate) fn open(&self, op: &'static str) -> FaultTable {
+        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        state.given[(ticket % ENTRIES as u64) as usize] = (ticket, op);
+        FaultTable {
+            any: self.table as u64,
+            entry: self.entry(ticket) as u64,
+            ticket: ticket as u32,
+            high: (ticket >> 32) as u32,
+        }
+    }
+
+    /// What a wait that begins now will have checked.
+    pub(crate) fn begin_wait(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Collects what the kernels wrote; called when the device has passed all work with tickets below `upto`.
+    #[allow(unsafe_code)]
+    pub(crate) fn end_wait(&self, upto: u64) {
+        let any = self.table as *mut u32;
+        // SAFETY: the table lives as long as the process, and `any` is its first word.
+        if unsafe { any.read_volatile() } != 0 {
+            let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+            // SAFETY: as above; cleared before the scan, so that a fault noted during it is found by the next wait.
+            unsafe { any.write_volatile(0) };
+            for slot in 0..ENTRIES {
+                let at = (self.table + 16 + slot * size_of::<Entry>()) as *mut Entry;
+                // SAFETY: the slot lies inside the table.
+                let entry = unsafe { at.read_volatile() };
+                if entry.ticket == 0 {
+                    continue;
+                }
+                // SAFETY: as above. A kernel that runs now and still writes this entry sets `any` again afterwards.
+                unsafe { at.write_volatile(Entry { index: 0, size: 0, ticket: 0, unused: 0 }) };
+                let (ticket, op) = state.given[slot];
+                // An older ticket shares the slot only after 1,024 more operations without a wait.
+                let (ticket, op) = if ticket as u32 == entry.ticket {
+                    (ticket, op)
+                } else {
+                    ((ticket & !0xffff_ffff) | entry.ticket as u64, "an earlier gather or scatter")
+                };
+                let error = Error::IndexOutOfRange { op: op.into(), index: entry.index, size: entry.size };
+                log::error!("{error}");
+                state.found.entry(ticket).or_insert((error, false));
+                while state.found.len() > REMEMBERED {
+                    state.found.pop_first();
+                }
+            }
+        }
+        self.checked.fetch_max(upto, Ordering::Relaxed);
+    }
+
+    /// The part of a dependence that is not known to be clean.
+    pub(crate) fn prune(&self, range: Range) -> Range {
+        if range.is_none() || range.last >= self.checked.load(Ordering::Relaxed) || self.lookup(range).is_some() {
+            range
+        } else {
+            Range::default()
+        }
+    }
+
+    /// The first fault that a value with this dependence has.
+    pub(crate) fn lookup(&self, range: Range) -> Option<Error> {
+        if range.is_none() {
+            return None;
+        }
+        let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        state.found.range(range.first..=range.last).next().map(|(_, (error, _))| error.clone())
+    }
+
+    /// The first fault that has not been reported by `sync`; it and all others count as reported from now on.
+    pub(crate) fn take_unreported(&self) -> Option<Error> {
+        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut first = None;
+        for (error, reported) in state.found.values_mut() {
+            if !std::mem::replace(reported, true) {
+                first.get_or_insert_with(|| error.clone());
+            }
+        }
+        first
+    }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests {
+    use super::*;
+
+    fn faults() -> Faults {
+        Faults::new(vec![0u64; Faults::TABLE_BYTES.div_ceil(8)].leak().as_mut_ptr() as usize)
+    }
+
+    /// What `checked_index` does on the device.
+    fn device_fault(table: &FaultTable, index: i64, size: i64) {
+        let entry = Entry { index, size, ticket: table.ticket, unused: 0 };
+        // SAFETY: the table is leaked memory, and the tests are single-threaded.
+        unsafe { (table.entry as *mut Entry).write_volatile(entry) };
+        // SAFETY: as above.
+        unsafe { (table.any as *mut u32).write_volatile(1) };
+    }
+
+    #[test]
+    fn a_fault_poisons_what_depends_on_it_and_nothing_else() {
+        let faults = faults();
+        let (good, bad, later) = (faults.open("gather"), faults.open("select"), faults.open("gather"));
+        let upto = faults.begin_wait();
+        device_fault(&bad, 12, 10);
+        faults.end_wait(upto);
+        assert!(faults.lookup(good.range()).is_none());
+        assert!(faults.lookup(later.range()).is_none());
+        for _ in 0..2 {
+            let text = faults.lookup(bad.range().join(later.range())).unwrap().to_string();
+            assert_eq!(text, "select: index 12 is out of range for a dimension of size 10");
+        }
+        assert!(faults.take_unreported().is_some());
+        assert!(faults.take_unreported().is_none(), "sync reports a fault once");
+        assert!(faults.lookup(bad.range()).is_some(), "reads go on reporting it");
+    }
+
+    #[test]
+    fn dependences_checked_clean_are_dropped() {
+        let faults = faults();
+        let a = faults.open("gather").range();
+        assert_eq!(faults.prune(a), a, "not yet checked");
+        faults.end_wait(faults.begin_wait());
+        assert!(faults.prune(a).is_none());
+        let bad = faults.open("gather");
+        device_fault(&bad, -1, 4);
+        faults.end_wait(faults.begin_wait());
+        assert_eq!(faults.prune(bad.range()), bad.range());
+    }
+
+    #[test]
+    fn two_faults_between_waits_are_both_found() {
+        let faults = faults();
+        let tables: Vec<_> = (0..ENTRIES).map(|_| faults.open("select")).collect();
+        device_fault(&tables[3], 7, 5);
+        device_fault(&tables[900], 8, 5);
+        faults.end_wait(faults.begin_wait());
+        assert!(faults.lookup(tables[3].range()).unwrap().to_string().contains("index 7"));
+        assert!(faults.lookup(tables[900].range()).unwrap().to_string().contains("index 8"));
+    }
+}

@@ -1,0 +1,60 @@
+//! Launcher of layer_norm (`layer_norm.cu`).
+
+use super::softmax::{Defs, RowInRegisters, all_aligned, around, pack_len};
+use super::{COMMON_REDUCE, Def, KernelSpec, kernel_file};
+use crate::driver::launch::Launch;
+use crate::error::Result;
+use crate::tensor::CudaTensor;
+
+kernel_file!(LAYER_NORM, "layer_norm.cu", [&COMMON_REDUCE]);
+
+/// `y = (x - mean) / sqrt(variance + eps) * gamma + beta` over the last dimension. All row-major; `y` may be `x`;
+/// `gamma` and `beta` have its size and dtype. `saved` takes mean and `1 / sqrt(variance + eps)` of each row, in f32
+/// (f64 for f64).
+pub(crate) fn layer_norm(
+    y: &CudaTensor,
+    saved: Option<(&CudaTensor, &CudaTensor)>,
+    x: &CudaTensor,
+    gamma: &CudaTensor,
+    beta: Option<&CudaTensor>,
+    eps: f64,
+) -> Result<()> {
+    debug_assert!([x, y, gamma].into_iter().chain(beta).all(|t| t.layout().is_contiguous()));
+    if y.is_empty() {
+        return Ok(());
+    }
+    let (rows, size, _) = around(x.dims(), x.dims().len() - 1);
+    let (device, elem) = (x.device(), x.elem());
+    let aligned = |bytes| all_aligned(&[x, y, gamma, beta.unwrap_or(gamma)], bytes);
+    let mut defs = Defs::from_slice(&[("T", Def::Type(elem))]);
+    let (blocks, block) = match RowInRegisters::new(size, elem, aligned) {
+        Some(row) => {
+            defs.push(("CASE_REGISTERS", Def::Int(1)));
+            defs.extend_from_slice(&row.defs());
+            (row.blocks(rows), row.block)
+        }
+        None => {
+            let v = pack_len(elem, 16, |v, bytes| size.is_multiple_of(v) && aligned(bytes));
+            // As many threads as there are: rows this long are few, and are read three times from L2.
+            let block = 1024;
+            defs.extend([
+                ("CASE_LOOP", Def::Int(1)),
+                ("V", Def::Int(v as i64)),
+                ("BLOCK", Def::Int(block as i64)),
+            ]);
+            (rows, block)
+        }
+    };
+    let kernel = device.kernel(&KernelSpec { file: &LAYER_NORM, entry: "layer_norm", defs: &defs })?;
+    let launch = Launch::new(device, kernel).write(y);
+    let launch = match saved {
+        Some((mean, rstd)) => launch.write(mean).write(rstd),
+        None => launch.null().null(),
+    };
+    let launch = launch.read(x).read(gamma);
+    let launch = match beta {
+        Some(beta) => launch.read(beta),
+        None => launch.null(),
+    };
+    launch.arg(rows).arg(size as u32).arg(eps).run([blocks as u32, 1, 1], block as u32, 0)
+}

@@ -1,0 +1,277 @@
+//! Launcher of `scatter.cu`: addition (or "or") at indices, and the choice of how.
+
+use smallvec::SmallVec;
+
+use super::gather::{Along, LoopsArg, MAX_DIMS, THREADS, blocks, offset_type, strides_without};
+use super::{Def, KernelSpec, kernel_file};
+use crate::device::Device;
+use crate::driver::launch::{Kernel, Launch, kernel_arg};
+use crate::dtype::Elem;
+use crate::error::Result;
+use crate::faults::FaultTable;
+use crate::layout::{Nest, Strides};
+use crate::tensor::CudaTensor;
+
+kernel_file!(SCATTER, "scatter.cu");
+
+/// How values come together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// A thread for each value, atomics. For floats the order of additions, and so the last bits, may change from run
+    /// to run.
+    Atomic,
+    /// A thread for all values along the dimension, in their order.
+    Lines,
+    /// Indices are sorted first; values with equal indices are added in their order.
+    Sorted,
+}
+
+/// Indices sorted at once: sorting compares all with all, which for this many costs about as much as reading a row of
+/// a few kilobytes for each.
+const SORTED_AT_ONCE: usize = 1 << 15;
+/// Above this many indices, sorting them in portions costs too much.
+const SORTED_LIMIT: usize = 1 << 20;
+/// A thread adds this many values in a row in a time that is short even when few threads do it.
+const SHORT_LINE: usize = 128;
+/// This many lines keep the device busy, so that each may be long.
+const MANY_LINES: usize = 1 << 14;
+
+/// The method for `lines` lines of `count` values each along the indexed dimension.
+pub(crate) fn method(elem: Elem, along: Along, lines: usize, count: usize) -> Method {
+    if !elem.is_float() {
+        return Method::Atomic; // exact in any order
+    }
+    match along {
+        _ if count == 1 => Method::Lines,
+        Along::Slices if count <= SORTED_LIMIT => Method::Sorted,
+        // Indices of a single line are those of a select.
+        Along::Elements if lines == 1 && count > SHORT_LINE && count <= SORTED_LIMIT => Method::Sorted,
+        Along::Elements if count <= SHORT_LINE || lines >= MANY_LINES => Method::Lines,
+        _ => Method::Atomic,
+    }
+}
+
+/// Whether `method` rounds to x's dtype more than once, so that a 16-bit `x` must be an f32 workspace.
+pub(crate) fn rounds_often(method: Method, count: usize) -> bool {
+    match method {
+        Method::Atomic => true,
+        Method::Lines => count > 1,
+        Method::Sorted => count > SORTED_AT_ONCE,
+    }
+}
+
+/// `x[i with index[i] in dimension dim] += value[i]`, for a row-major `x` in its own dtype or, for 16-bit values, in f32;
+/// i32 or i64 indices; no operand empty.
+pub(crate) fn scatter_add(
+    op: &'static str,
+    x: &CudaTensor,
+    dim: usize,
+    index: &CudaTensor,
+    value: &CudaTensor,
+    along: Along,
+    method: Method,
+) -> Result<()> {
+    debug_assert!(x.layout().is_contiguous() && matches!(index.elem(), Elem::I32 | Elem::I64));
+    let faults = x.device().faults.open(op);
+    if method == Method::Sorted {
+        return sorted(x, dim, &index.contiguous()?, &value.contiguous()?, faults);
+    }
+    let index_strides = along.index_strides(index, value.dims().len(), dim);
+    let done = looped(x, dim, index, &index_strides, value, method, faults)?;
+    if !done {
+        // Row-major operands leave at most three loops.
+        let (index, value) = (index.contiguous()?, value.contiguous()?);
+        let index_strides = along.index_strides(&index, value.dims().len(), dim);
+        looped(x, dim, &index, &index_strides, &value, method, faults)?;
+    }
+    Ok(())
+}
+
+fn instance(device: &Device, defs: &[(&'static str, Def)]) -> Result<Kernel> {
+    device.kernel(&KernelSpec { file: &SCATTER, entry: "scatter", defs })
+}
+
+/// Without the element at `dim`.
+fn without<T: Copy>(from: &[T], dim: usize) -> SmallVec<[T; 6]> {
+    from.iter().enumerate().filter(|&(d, _)| d != dim).map(|(_, &x)| x).collect()
+}
+
+/// `Atomic` and `Lines`; false when the strides leave more loops than the kernel takes.
+fn looped(
+    x: &CudaTensor,
+    dim: usize,
+    index: &CudaTensor,
+    index_strides: &Strides,
+    value: &CudaTensor,
+    method: Method,
+    faults: FaultTable,
+) -> Result<bool> {
+    let device = x.device();
+    let (x_strides, value_strides) = (strides_without(x, dim), value.layout().strides());
+    let lines = method == Method::Lines;
+    let nest = if lines {
+        let shape = without(value.dims(), dim);
+        let strides = [&index_strides[..], &x_strides[..], value_strides].map(|s| without(s, dim));
+        Nest::new(&shape, [&strides[0], &strides[1], &strides[2]])
+    } else {
+        Nest::new(value.dims(), [index_strides, &x_strides, value_strides])
+    };
+    if nest.sizes.len() > MAX_DIMS {
+        return Ok(false);
+    }
+    let defs = [
+        ("T", Def::Type(x.elem())),
+        ("VAL_T", Def::Type(value.elem())),
+        ("IDX_T", Def::Type(index.elem())),
+        ("OFFSET", offset_type(&nest)),
+        (if lines { "CASE_LINES" } else { "CASE_ATOMIC" }, Def::Int(1)),
+    ];
+    let kernel = instance(device, &defs)?;
+    let count = value.dims()[dim] as u64;
+    let items = if lines { value.len() as u64 / count } else { value.len() as u64 };
+    let mut launch = Launch::new(device, kernel).update(x).read(value).read(index).arg(items);
+    if lines {
+        launch = launch.arg(count).arg(index_strides[dim]).arg(value_strides[dim]);
+    }
+    launch
+        .arg(x.layout().strides()[dim])
+        .arg(x.dims()[dim] as i64)
+        .arg(LoopsArg::new(&nest, 1))
+        .faults(faults)
+        .run([blocks(items), 1, 1], THREADS as u32, 0)?;
+    Ok(true)
+}
+
+/// Mirrors `Shape` in scatter.cu.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct ShapeArg {
+    dim_size: u64,
+    inner: u64,
+    outer: u64,
+    value_rows: u64,
+    first: u64,
+    n: u32,
+}
+kernel_arg!(ShapeArg);
+
+/// Sorted positions that a thread adds up (`GROUP` in scatter.cu).
+const GROUP: usize = 32;
+const RANK_THREADS: usize = 128;
+
+/// `value` and `index` (one index a slice) row-major.
+fn sorted(x: &CudaTensor, dim: usize, index: &CudaTensor, value: &CudaTensor, faults: FaultTable) -> Result<()> {
+    use burn_std::DType;
+    let device = x.device();
+    let outer: usize = x.dims()[..dim].iter().product();
+    let inner: usize = x.dims()[dim + 1..].iter().product();
+    let dim_size = x.dims()[dim];
+    let count = value.dims()[dim];
+    // The largest key stands for "none".
+    let (key, key_dtype) =
+        if dim_size < u32::MAX as usize { (Elem::U32, DType::U32) } else { (Elem::U64, DType::U64) };
+    let (x_bytes, value_bytes) = (x.elem().size_bytes(), value.elem().size_bytes());
+    let mut v = 16 / value_bytes;
+    while v > 1
+        && !(inner.is_multiple_of(v) && value.aligned_to(v * value_bytes) && x.aligned_to((v * x_bytes).min(16)))
+    {
+        v /= 2;
+    }
+    let rank = instance(
+        device,
+        &[("KEY_T", Def::Type(key)), ("IDX_T", Def::Type(index.elem())), ("CASE_RANK", Def::Int(1))],
+    )?;
+    let add = |case: &'static str| {
+        instance(
+            device,
+            &[
+                ("T", Def::Type(x.elem())),
+                ("VAL_T", Def::Type(value.elem())),
+                ("KEY_T", Def::Type(key)),
+                ("V", Def::Int(v as i64)),
+                (case, Def::Int(1)),
+            ],
+        )
+    };
+    let (rows, carry_over) = (add("CASE_ROWS")?, add("CASE_CARRY")?);
+
+    let most = count.min(SORTED_AT_ONCE);
+    let temporary = |shape: Vec<usize>, dtype| CudaTensor::empty(device, shape, dtype, "select_add");
+    let order = temporary(vec![most], DType::U32)?;
+    let row = temporary(vec![most], key_dtype)?;
+    let acc = if x.elem() == Elem::F64 { DType::F64 } else { DType::F32 };
+    let sums = vec![most.div_ceil(GROUP), outer * inner];
+    let (head, carry) = (temporary(sums.clone(), acc)?, temporary(sums, acc)?);
+    for first in (0..count).step_by(SORTED_AT_ONCE) {
+        let n = (count - first).min(SORTED_AT_ONCE);
+        let shape = ShapeArg {
+            dim_size: dim_size as u64,
+            inner: inner as u64,
+            outer: outer as u64,
+            value_rows: count as u64,
+            first: first as u64,
+            n: n as u32,
+        };
+        let portion = index.with_layout(index.layout().reshape(&[count]).expect("row-major").narrow(0, first, n));
+        Launch::new(device, rank)
+            .write(&order)
+            .write(&row)
+            .read(&portion)
+            .arg(n as u32)
+            .arg(dim_size as i64)
+            .faults(faults)
+            .run([n.div_ceil(RANK_THREADS) as u32, 1, 1], RANK_THREADS as u32, 0)?;
+        let groups = n.div_ceil(GROUP);
+        let threads = (groups * outer * (inner / v)) as u64;
+        let grid = [threads.div_ceil(THREADS) as u32, 1, 1];
+        Launch::new(device, rows)
+            .update(x)
+            .write(&head)
+            .write(&carry)
+            .read(value)
+            .read(&order)
+            .read(&row)
+            .arg(shape)
+            .run(grid, THREADS as u32, 0)?;
+        if groups > 1 {
+            Launch::new(device, carry_over)
+                .update(x)
+                .read(&head)
+                .read(&carry)
+                .read(&row)
+                .arg(shape)
+                .run(grid, THREADS as u32, 0)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_added_in_a_fixed_order_unless_that_is_slow() {
+        use Along::{Elements, Slices};
+        assert_eq!(method(Elem::I32, Elements, 1, 1 << 20), Method::Atomic);
+        assert_eq!(method(Elem::BF16, Slices, 4096, 16384), Method::Sorted);
+        assert_eq!(method(Elem::F32, Elements, 8192, 1), Method::Lines);
+        assert_eq!(method(Elem::F32, Elements, 1, 100_000), Method::Sorted);
+        assert_eq!(method(Elem::F32, Elements, 4, 100_000), Method::Atomic);
+        assert_eq!(method(Elem::F32, Elements, 1 << 20, 4096), Method::Lines);
+        assert_eq!(method(Elem::F32, Slices, 1, 1 << 22), Method::Atomic);
+    }
+
+    #[test]
+    fn sixteen_bit_sums_are_rounded_once() {
+        assert!(!rounds_often(Method::Lines, 1) && rounds_often(Method::Lines, 2));
+        assert!(!rounds_often(Method::Sorted, SORTED_AT_ONCE) && rounds_often(Method::Sorted, SORTED_AT_ONCE + 1));
+        assert!(rounds_often(Method::Atomic, 2));
+    }
+
+    #[test]
+    fn the_kernel_file_agrees_on_the_group_size() {
+        assert!(SCATTER.text.contains(&format!("#define GROUP {GROUP}\n")));
+        assert!(SCATTER.text.contains(&format!("#define RANK_THREADS {RANK_THREADS}\n")));
+    }
+}

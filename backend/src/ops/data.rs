@@ -1,0 +1,166 @@
+//! Copies between host and device, and between devices.
+//!
+//! Both directions go through pinned buffers: an upload returns as soon as the bytes are in one, a download waits for
+//! the device. Large tensors go in pieces, so that the host's copy of one overlaps with the transfer of another.
+
+use std::collections::VecDeque;
+
+use burn_backend::{Shape, TensorData, TensorMetadata};
+use burn_std::DType;
+
+use crate::device::Device;
+use crate::driver::graph;
+use crate::error::{Error, Result};
+use crate::memory::staging::{PinnedDriver, Staging};
+use crate::tensor::CudaTensor;
+
+/// Bytes of one piece: large enough to reach the bus's speed, small enough to overlap.
+const PIECE_BYTES: usize = 16 << 20;
+/// Pieces in flight.
+const PIECES: usize = 3;
+
+/// A tensor with the data's shape and dtype. Returns before the device has the bytes.
+///
+/// # Errors
+/// `Error::DType`, `Error::OutOfMemory`, `Error::Argument` if the bytes do not match the shape.
+#[allow(unsafe_code)]
+pub(crate) fn from_data(data: TensorData, device: &'static Device, op: &'static str) -> Result<CudaTensor> {
+    let out = CudaTensor::empty(device, data.shape.clone(), data.dtype, op)?;
+    let bytes: &[u8] = data.as_bytes();
+    if bytes.len() != out.len() * out.elem().size_bytes() {
+        return Err(Error::Argument {
+            op,
+            detail: format!("{} bytes of data for shape {:?} of {:?}", bytes.len(), data.shape, data.dtype),
+        });
+    }
+    if bytes.is_empty() {
+        return Ok(out);
+    }
+    device.enter()?;
+    let mut in_flight = VecDeque::new();
+    for (k, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+        if in_flight.len() == PIECES
+            && let Some(ticket) = in_flight.pop_front()
+        {
+            device.timeline.wait(ticket)?;
+        }
+        let staging = device.staging.take(piece.len())?;
+        // SAFETY: the buffer holds at least this many bytes and nobody else uses it.
+        unsafe { staging.as_mut_ptr().copy_from_nonoverlapping(piece.as_ptr(), piece.len()) };
+        let target = out.ptr() + (k * PIECE_BYTES) as u64;
+        // SAFETY: both ranges are this long; the staging buffer is handed out again only after its ticket has passed, or
+        // belongs to the graph under capture.
+        let copied = unsafe { device.context.copy_to_device(target, staging.as_mut_ptr(), piece.len()) };
+        copied.map_err(|e| device.note(e))?;
+        if let Some(staging) = graph::keep_value(staging) {
+            let ticket = device.timeline.record()?;
+            staging.retire(ticket);
+            in_flight.push_back(ticket);
+        }
+    }
+    device.used(&[&out], &[], None);
+    Ok(out)
+}
+
+/// The tensor's elements; waits for the device.
+///
+/// # Errors
+/// The fault that the values depend on, if a kernel met one; `Error::ContextDead`; `Error::Capturing`.
+pub(crate) fn into_data(tensor: CudaTensor) -> Result<TensorData> {
+    let mut all = into_data_many(vec![tensor])?;
+    Ok(all.remove(0))
+}
+
+/// As [`into_data`] for many tensors, with one wait where they are small.
+pub(crate) fn into_data_many(tensors: Vec<CudaTensor>) -> Result<Vec<TensorData>> {
+    let tensors = tensors.iter().map(CudaTensor::contiguous).collect::<Result<Vec<_>>>()?;
+    let mut bytes: Vec<Vec<u8>> = Vec::with_capacity(tensors.len());
+    let mut pending = VecDeque::new();
+    for (k, tensor) in tensors.iter().enumerate() {
+        let len = tensor.len() * tensor.elem().size_bytes();
+        bytes.push(vec![0; len]);
+        let device = tensor.device();
+        device.enter()?;
+        device.not_capturing("into_data")?;
+        let mut start = 0;
+        while start < len {
+            if pending.len() == PIECES
+                && let Some(piece) = pending.pop_front()
+            {
+                finish(piece, &mut bytes)?;
+            }
+            let size = (len - start).min(PIECE_BYTES);
+            pending.push_back(begin(tensor, k, start, size)?);
+            start += size;
+        }
+    }
+    while let Some(piece) = pending.pop_front() {
+        finish(piece, &mut bytes)?;
+    }
+    let mut waited: Vec<usize> = Vec::new();
+    for tensor in &tensors {
+        if !waited.contains(&tensor.device().index) {
+            tensor.device().wait("into_data")?;
+            waited.push(tensor.device().index);
+        }
+        if let Some(fault) = tensor.device().faults.lookup(tensor.storage().faults()) {
+            return Err(fault);
+        }
+    }
+    Ok(tensors
+        .iter()
+        .zip(bytes)
+        .map(|(t, bytes)| TensorData::from_bytes_vec(bytes, t.shape(), t.dtype()))
+        .collect())
+}
+
+/// A part of a tensor on its way to the host.
+struct Piece {
+    device: &'static Device,
+    staging: Staging,
+    ticket: u64,
+    tensor: usize,
+    start: usize,
+    size: usize,
+}
+
+#[allow(unsafe_code)]
+fn begin(tensor: &CudaTensor, index: usize, start: usize, size: usize) -> Result<Piece> {
+    let device = tensor.device();
+    let staging = device.staging.take(size)?;
+    // SAFETY: both ranges are this long; the buffer is read only after its ticket has passed.
+    let copied = unsafe { device.context.copy_to_host(staging.as_mut_ptr(), tensor.ptr() + start as u64, size) };
+    copied.map_err(|e| device.note(e))?;
+    let ticket = device.timeline.record()?;
+    Ok(Piece { device, staging, ticket, tensor: index, start, size })
+}
+
+#[allow(unsafe_code)]
+fn finish(piece: Piece, bytes: &mut [Vec<u8>]) -> Result<()> {
+    piece.device.timeline.wait(piece.ticket).map_err(|e| piece.device.note(e))?;
+    let target = &mut bytes[piece.tensor][piece.start..piece.start + piece.size];
+    // SAFETY: the copy into the buffer is complete, and the buffer holds at least this many bytes.
+    let source = unsafe { std::slice::from_raw_parts(piece.staging.as_mut_ptr(), piece.size) };
+    target.copy_from_slice(source);
+    piece.staging.release();
+    Ok(())
+}
+
+/// The tensor on another device; itself when it is there already.
+pub(crate) fn to_device(tensor: CudaTensor, device: &'static Device) -> Result<CudaTensor> {
+    if tensor.device().index == device.index {
+        return Ok(tensor);
+    }
+    // Through the host: right on any machine, whether or not its devices reach each other.
+    from_data(into_data(tensor)?, device, "to_device")
+}
+
+/// An uninitialised tensor.
+pub(crate) fn empty(
+    device: &'static Device,
+    shape: Shape,
+    dtype: DType,
+    op: &'static str,
+) -> Result<CudaTensor> {
+    CudaTensor::empty(device, shape, dtype, op)
+}

@@ -1,0 +1,637 @@
+//! Matrix products through cuBLASLt: any strided view, batched with broadcast, exact f32 unless TF32 is allowed.
+//!
+//! cuBLASLt is column-major, tensors are row-major: `C = A B` is asked for as `C^T = B^T A^T`, where a row-major matrix
+//! read as column-major is its own transpose. A matrix whose rows or whose columns are dense is passed as it lies;
+//! any other is copied first.
+//!
+//! The library's heuristic ranks algorithms for a problem (shapes, leading dimensions, batch strides, dtypes, alignment
+//! of each address, epilogue). For large problems the first few are timed once on the real operands, in the library's
+//! own output buffer; the choice is kept per problem. Nothing is timed while a graph is captured.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use burn_backend::{Scalar, Shape, TensorMetadata};
+use cudarc::cublaslt::sys as lt;
+
+use crate::device::Device;
+use crate::driver::context::RelaxedCapture;
+use crate::driver::event::Event;
+use crate::driver::graph::current_pool;
+use crate::dtype::Elem;
+use crate::error::{Error, Result};
+use crate::layout::{Layout, broadcast};
+use crate::memory::Block;
+use crate::ops::elementwise;
+use crate::tensor::{CudaTensor, check};
+
+static TF32: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn allow_tf32(allow: bool) {
+    TF32.store(allow, Ordering::Relaxed);
+}
+
+/// Bytes of scratch memory that an algorithm may use; NVIDIA recommends 32 MiB for Hopper.
+const WORKSPACE_BYTES: usize = 32 << 20;
+/// Multiply-adds from which an algorithm's choice is measured: below, the host's share of a call dominates.
+const TUNE_FROM: u128 = 1 << 28;
+/// Algorithms that are measured.
+const CANDIDATES: usize = 8;
+
+fn status(call: &'static str, status: lt::cublasStatus_t) -> Result<()> {
+    if status == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+        return Ok(());
+    }
+    let name = format!("{status:?}");
+    Err(Error::Cuda { call, code: status as u32, message: "see the cuBLASLt documentation".into(), name })
+}
+
+/// cuBLASLt on one device.
+#[derive(Debug, Default)]
+pub(crate) struct Blas {
+    handle: OnceLock<Handle>,
+    opening: Mutex<()>,
+    plans: Mutex<HashMap<Problem, Arc<Plan>>>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    handle: lt::cublasLtHandle_t,
+    workspace: Block,
+}
+
+// SAFETY: the library lets any thread use a handle; it is never destroyed.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Blas {
+    fn handle(&self, device: &Device) -> Result<&Handle> {
+        if let Some(handle) = self.handle.get() {
+            return Ok(handle);
+        }
+        let _one = self.opening.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(handle) = self.handle.get() {
+            return Ok(handle);
+        }
+        device.enter()?;
+        let _relaxed = RelaxedCapture::enter()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: `handle` is a valid place and the device's context is current.
+        status("cublasLtCreate", unsafe { lt::cublasLtCreate(&mut handle) })?;
+        // Used by every product of the device, one after the other on its stream; so it must not be a capture's memory.
+        let workspace = device.alloc_global(WORKSPACE_BYTES)?;
+        Ok(self.handle.get_or_init(|| Handle { handle, workspace }))
+    }
+}
+
+/// One matrix operand as the library sees it: column-major, maybe to be transposed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Operand {
+    transposed: bool,
+    /// Elements from one column to the next.
+    ld: i64,
+    /// Elements from one matrix of the batch to the next.
+    batch_stride: i64,
+    /// The largest power of two up to 256 that divides the address.
+    alignment: u32,
+}
+
+/// All that decides which algorithms are legal and which one is fastest.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Problem {
+    elem: Elem,
+    out: Elem,
+    tf32: bool,
+    /// Row-major sizes: `out[m, n] = a[m, k] b[k, n]`.
+    m: usize,
+    n: usize,
+    k: usize,
+    batch: usize,
+    a: Operand,
+    b: Operand,
+    out_ld: i64,
+    out_batch_stride: i64,
+    out_alignment: u32,
+    /// Alignment of the bias, if there is one.
+    bias: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Plan {
+    desc: Desc,
+    a: MatrixLayout,
+    b: MatrixLayout,
+    out: MatrixLayout,
+    algo: lt::cublasLtMatmulAlgo_t,
+    workspace_bytes: usize,
+    /// Held while the bias pointer inside `desc` is set and used.
+    bias: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Desc(lt::cublasLtMatmulDesc_t);
+#[derive(Debug)]
+struct MatrixLayout(lt::cublasLtMatrixLayout_t);
+struct Preference(lt::cublasLtMatmulPreference_t);
+
+// SAFETY: descriptors are plain data of the library; `Plan::bias` serialises the one change after creation.
+unsafe impl Send for Desc {}
+// SAFETY: as above.
+unsafe impl Sync for Desc {}
+// SAFETY: layouts do not change after creation.
+unsafe impl Send for MatrixLayout {}
+// SAFETY: as above.
+unsafe impl Sync for MatrixLayout {}
+
+impl Drop for Desc {
+    fn drop(&mut self) {
+        // SAFETY: created by the library, dropped once.
+        unsafe { lt::cublasLtMatmulDescDestroy(self.0) };
+    }
+}
+impl Drop for MatrixLayout {
+    fn drop(&mut self) {
+        // SAFETY: created by the library, dropped once.
+        unsafe { lt::cublasLtMatrixLayoutDestroy(self.0) };
+    }
+}
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: created by the library, dropped once.
+        unsafe { lt::cublasLtMatmulPreferenceDestroy(self.0) };
+    }
+}
+
+fn data_type(elem: Elem) -> lt::cudaDataType {
+    match elem {
+        Elem::F64 => lt::cudaDataType::CUDA_R_64F,
+        Elem::F16 => lt::cudaDataType::CUDA_R_16F,
+        Elem::BF16 => lt::cudaDataType::CUDA_R_16BF,
+        _ => lt::cudaDataType::CUDA_R_32F,
+    }
+}
+
+impl Desc {
+    fn set<T>(&self, attribute: lt::cublasLtMatmulDescAttributes_t, value: &T) -> Result<()> {
+        let at = std::ptr::from_ref(value).cast::<c_void>();
+        // SAFETY: the library copies `size_of::<T>()` bytes from a valid reference.
+        let code = unsafe { lt::cublasLtMatmulDescSetAttribute(self.0, attribute, at, size_of::<T>()) };
+        status("cublasLtMatmulDescSetAttribute", code)
+    }
+}
+
+impl MatrixLayout {
+    fn new(elem: Elem, rows: u64, cols: u64, ld: i64, batch: usize, batch_stride: i64) -> Result<Self> {
+        let mut layout = std::ptr::null_mut();
+        // SAFETY: `layout` is a valid place.
+        let code = unsafe { lt::cublasLtMatrixLayoutCreate(&mut layout, data_type(elem), rows, cols, ld) };
+        status("cublasLtMatrixLayoutCreate", code)?;
+        let this = MatrixLayout(layout);
+        use lt::cublasLtMatrixLayoutAttribute_t::*;
+        let batch = batch as i32;
+        for (attribute, at, bytes) in [
+            (CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, std::ptr::from_ref(&batch).cast::<c_void>(), 4),
+            (CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, std::ptr::from_ref(&batch_stride).cast(), 8),
+        ] {
+            // SAFETY: the library copies that many bytes from a valid reference.
+            let code = unsafe { lt::cublasLtMatrixLayoutSetAttribute(this.0, attribute, at, bytes) };
+            status("cublasLtMatrixLayoutSetAttribute", code)?;
+        }
+        Ok(this)
+    }
+}
+
+/// Addresses of one product.
+#[derive(Debug, Clone, Copy)]
+struct Addresses {
+    a: u64,
+    b: u64,
+    out: u64,
+    bias: u64,
+}
+
+impl Plan {
+    fn run(&self, handle: &Handle, device: &Device, problem: &Problem, at: Addresses, algo: &lt::cublasLtMatmulAlgo_t, workspace_bytes: usize) -> Result<()> {
+        let (one, zero) = ([1f64, 1f64], [0f64, 0f64]);
+        let (one32, zero32) = (1f32, 0f32);
+        let (alpha, beta): (*const c_void, *const c_void) = if problem.elem == Elem::F64 {
+            (one.as_ptr().cast(), zero.as_ptr().cast())
+        } else {
+            (std::ptr::from_ref(&one32).cast(), std::ptr::from_ref(&zero32).cast())
+        };
+        let _bias = if problem.bias.is_some() {
+            let guard = self.bias.lock().unwrap_or_else(|e| e.into_inner());
+            self.desc.set(lt::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at.bias)?;
+            Some(guard)
+        } else {
+            None
+        };
+        // SAFETY: the plan describes these operands exactly (the problem is its key); they and the workspace are live
+        // device memory until the stream has passed the product. Operands are swapped, see the module's docs.
+        let code = unsafe {
+            lt::cublasLtMatmul(
+                handle.handle,
+                self.desc.0,
+                alpha,
+                at.b as *const c_void,
+                self.b.0,
+                at.a as *const c_void,
+                self.a.0,
+                beta,
+                at.out as *const c_void,
+                self.out.0,
+                at.out as *mut c_void,
+                self.out.0,
+                algo,
+                handle.workspace.ptr() as *mut c_void,
+                workspace_bytes,
+                device.context.stream().cast(),
+            )
+        };
+        status("cublasLtMatmul", code)
+    }
+}
+
+/// Describes the problem to the library and picks an algorithm. `at` are operands to measure on.
+fn plan(device: &'static Device, handle: &Handle, p: &Problem, at: Addresses) -> Result<Plan> {
+    use lt::cublasLtMatmulDescAttributes_t::*;
+    let compute = match (p.elem, p.tf32) {
+        (Elem::F64, _) => lt::cublasComputeType_t::CUBLAS_COMPUTE_64F,
+        (Elem::F32, true) => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+        _ => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+    };
+    let scale = if p.elem == Elem::F64 { lt::cudaDataType::CUDA_R_64F } else { lt::cudaDataType::CUDA_R_32F };
+    let mut desc = std::ptr::null_mut();
+    // SAFETY: `desc` is a valid place.
+    status("cublasLtMatmulDescCreate", unsafe { lt::cublasLtMatmulDescCreate(&mut desc, compute, scale) })?;
+    let desc = Desc(desc);
+    // The library's A is our b, its B our a.
+    desc.set(CUBLASLT_MATMUL_DESC_TRANSA, &(p.b.transposed as i32))?;
+    desc.set(CUBLASLT_MATMUL_DESC_TRANSB, &(p.a.transposed as i32))?;
+    if p.bias.is_some() {
+        desc.set(CUBLASLT_MATMUL_DESC_EPILOGUE, &lt::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS)?;
+        desc.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at.bias)?;
+    }
+    let (m, n, k) = (p.m as u64, p.n as u64, p.k as u64);
+    let sizes = |transposed: bool, rows: u64, cols: u64| if transposed { (cols, rows) } else { (rows, cols) };
+    let (b_rows, b_cols) = sizes(p.b.transposed, n, k);
+    let (a_rows, a_cols) = sizes(p.a.transposed, k, m);
+    let a = MatrixLayout::new(p.elem, a_rows, a_cols, p.a.ld, p.batch, p.a.batch_stride)?;
+    let b = MatrixLayout::new(p.elem, b_rows, b_cols, p.b.ld, p.batch, p.b.batch_stride)?;
+    let out = MatrixLayout::new(p.out, n, m, p.out_ld, p.batch, p.out_batch_stride)?;
+
+    let mut preference = std::ptr::null_mut();
+    // SAFETY: `preference` is a valid place.
+    let code = unsafe { lt::cublasLtMatmulPreferenceCreate(&mut preference) };
+    status("cublasLtMatmulPreferenceCreate", code)?;
+    let preference = Preference(preference);
+    use lt::cublasLtMatmulPreferenceAttributes_t::*;
+    let workspace = WORKSPACE_BYTES as u64;
+    for (attribute, pointer, bytes) in [
+        (CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::ptr::from_ref(&workspace).cast::<c_void>(), 8),
+        (CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, std::ptr::from_ref(&p.b.alignment).cast(), 4),
+        (CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, std::ptr::from_ref(&p.a.alignment).cast(), 4),
+        (CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, std::ptr::from_ref(&p.out_alignment).cast(), 4),
+        (CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::ptr::from_ref(&p.out_alignment).cast(), 4),
+    ] {
+        // SAFETY: the library copies that many bytes from a valid reference.
+        let code = unsafe { lt::cublasLtMatmulPreferenceSetAttribute(preference.0, attribute, pointer, bytes) };
+        status("cublasLtMatmulPreferenceSetAttribute", code)?;
+    }
+    // SAFETY: an all-zero result is a valid place for the library to fill.
+    let mut found: [lt::cublasLtMatmulHeuristicResult_t; CANDIDATES] = unsafe { std::mem::zeroed() };
+    let mut count = 0;
+    // SAFETY: all descriptors live, and `found` has the length that is passed.
+    let code = unsafe {
+        lt::cublasLtMatmulAlgoGetHeuristic(
+            handle.handle,
+            desc.0,
+            b.0,
+            a.0,
+            out.0,
+            out.0,
+            preference.0,
+            CANDIDATES as i32,
+            found.as_mut_ptr(),
+            &mut count,
+        )
+    };
+    status("cublasLtMatmulAlgoGetHeuristic", code)?;
+    let usable: Vec<_> = found[..count.max(0) as usize]
+        .iter()
+        .filter(|r| r.state == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS && r.workspaceSize <= WORKSPACE_BYTES)
+        .collect();
+    let Some(first) = usable.first() else {
+        return status("cublasLtMatmulAlgoGetHeuristic", lt::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)
+            .map(|()| unreachable!("the status is an error"));
+    };
+    let mut plan =
+        Plan { desc, a, b, out, algo: first.algo, workspace_bytes: first.workspaceSize, bias: Mutex::new(()) };
+    let work = p.m as u128 * p.n as u128 * p.k as u128 * p.batch as u128;
+    if work >= TUNE_FROM && usable.len() > 1 && current_pool().is_none() {
+        let mut best = f64::INFINITY;
+        // Longer problems need fewer runs for a steady figure.
+        let runs = ((1u128 << 36) / work).clamp(2, 20) as usize;
+        for candidate in &usable {
+            let (algo, bytes) = (candidate.algo, candidate.workspaceSize);
+            let us = measure(device, runs, || plan.run(handle, device, p, at, &algo, bytes))?;
+            if us < best {
+                (best, plan.algo, plan.workspace_bytes) = (us, algo, bytes);
+            }
+        }
+        log::debug!("{p:?}: {best:.1} us, the best of {}", usable.len());
+    }
+    Ok(plan)
+}
+
+/// Device time of one run, in microseconds.
+fn measure(device: &'static Device, runs: usize, run: impl Fn() -> Result<()>) -> Result<f64> {
+    run()?;
+    let (start, end) = (Event::new(device.context, true)?, Event::new(device.context, true)?);
+    start.record()?;
+    for _ in 0..runs {
+        run()?;
+    }
+    end.record()?;
+    Ok(start.elapsed_us(&end)? / runs as f64)
+}
+
+/// The last two dimensions of a layout as the library can take them, or `None` when the matrix must be copied first.
+/// Sizes of 1 leave the stride free, which then must still be legal: a leftover stride is replaced by the smallest one.
+fn operand(layout: &Layout, address: u64) -> Option<Operand> {
+    let rank = layout.rank();
+    let (rows, cols) = (layout.dims()[rank - 2] as i64, layout.dims()[rank - 1] as i64);
+    let (row, col) = (layout.strides()[rank - 2], layout.strides()[rank - 1]);
+    let alignment = alignment(address);
+    let dense = |inner_size: i64, inner: i64, outer_size: i64, outer: i64| {
+        let inner_dense = inner_size == 1 || inner == 1;
+        let ld = if outer_size == 1 { inner_size.max(1) } else { outer };
+        (inner_dense && ld >= inner_size.max(1) && ld <= i32::MAX as i64).then_some(ld)
+    };
+    if let Some(ld) = dense(cols, col, rows, row) {
+        return Some(Operand { transposed: false, ld, batch_stride: 0, alignment });
+    }
+    dense(rows, row, cols, col).map(|ld| Operand { transposed: true, ld, batch_stride: 0, alignment })
+}
+
+fn alignment(address: u64) -> u32 {
+    1 << address.trailing_zeros().min(8)
+}
+
+/// The product of the last two dimensions; leading dimensions broadcast.
+///
+/// Shapes: `a [.., M, K]`, `b [.., K, N]` -> `[.., M, N]`.
+///
+/// # Errors
+/// `Error::Shape`, `Error::DType` (also for integers), `Error::Device`.
+pub(crate) fn matmul(a: &CudaTensor, b: &CudaTensor) -> Result<CudaTensor> {
+    product("matmul", a, b, None)
+}
+
+/// `x w + bias` with `x [.., K]`, `w [K, N]`, `bias [N]`.
+pub(crate) fn linear(x: &CudaTensor, w: &CudaTensor, bias: Option<&CudaTensor>) -> Result<CudaTensor> {
+    let shape_error = |detail: &str| Error::Shape {
+        op: "linear",
+        detail: detail.into(),
+        shapes: [Some(x), Some(w), bias].iter().flatten().map(|t| t.dims().to_vec()).collect(),
+    };
+    let ([.., k], [rows, n]) = (x.dims(), w.dims()) else {
+        return Err(shape_error("x must be [.., K] and the weight [K, N]"));
+    };
+    if k != rows {
+        return Err(shape_error("x's last dimension must be the weight's first"));
+    }
+    if let Some(bias) = bias {
+        if bias.dims() != [*n] {
+            return Err(shape_error("the bias must be [N]"));
+        }
+        check::same_dtype("linear", &[x, bias])?;
+        check::same_device("linear", &[x, bias])?;
+    }
+    let mut shape = x.dims().to_vec();
+    let rank = shape.len();
+    shape[rank - 1] = *n;
+    let rows = shape[..rank - 1].iter().product();
+    let flat = x.reshape(&[rows, *k])?;
+    product("linear", &flat, w, bias)?.reshape(&shape)
+}
+
+/// Gradient of `linear` with respect to `x`: `dy w^T`.
+pub(crate) fn linear_x_backward(w: &CudaTensor, dy: &CudaTensor) -> Result<CudaTensor> {
+    let transposed = w.layout().swap_dims(0, 1).ok_or_else(|| Error::Shape {
+        op: "linear_x_backward",
+        detail: "the weight must be [K, N]".into(),
+        shapes: vec![w.dims().to_vec()],
+    })?;
+    linear(dy, &w.with_layout(transposed), None)
+}
+
+/// Gradient of `linear` with respect to the weight: `x^T dy` over all rows, one two-dimensional product.
+pub(crate) fn linear_weight_backward(x: &CudaTensor, dy: &CudaTensor) -> Result<CudaTensor> {
+    let ([lead_x @ .., k], [lead_y @ .., n]) = (x.dims(), dy.dims()) else {
+        return Err(Error::Shape {
+            op: "linear_weight_backward",
+            detail: "x must be [.., K] and the gradient [.., N]".into(),
+            shapes: vec![x.dims().to_vec(), dy.dims().to_vec()],
+        });
+    };
+    if lead_x != lead_y {
+        return Err(Error::Shape {
+            op: "linear_weight_backward",
+            detail: "leading dimensions differ".into(),
+            shapes: vec![x.dims().to_vec(), dy.dims().to_vec()],
+        });
+    }
+    let rows = lead_x.iter().product();
+    let flat = x.reshape(&[rows, *k])?;
+    let transposed = flat.layout().swap_dims(0, 1).expect("two dimensions");
+    product("linear_weight_backward", &flat.with_layout(transposed), &dy.reshape(&[rows, *n])?, None)
+}
+
+fn product(op: &'static str, a: &CudaTensor, b: &CudaTensor, bias: Option<&CudaTensor>) -> Result<CudaTensor> {
+    check::same_device(op, &[a, b])?;
+    check::same_dtype(op, &[a, b])?;
+    check::float(op, a)?;
+    let shape_error = |detail: &str| Error::Shape {
+        op,
+        detail: detail.into(),
+        shapes: vec![a.dims().to_vec(), b.dims().to_vec()],
+    };
+    let ([lead_a @ .., m, k], [lead_b @ .., rows, n]) = (a.dims(), b.dims()) else {
+        return Err(shape_error("operands need two dimensions or more"));
+    };
+    let (m, k, n) = (*m, *k, *n);
+    if k != *rows {
+        return Err(shape_error("the inner dimensions differ"));
+    }
+    let lead = broadcast(lead_a, lead_b).ok_or_else(|| shape_error("the leading dimensions do not broadcast"))?;
+    let mut shape = lead.to_vec();
+    shape.extend([m, n]);
+    let out = CudaTensor::empty(a.device(), Shape::from(shape), a.dtype(), op)?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    if k == 0 {
+        match bias {
+            Some(bias) => elementwise::copy_into(&out, bias)?,
+            None => elementwise::fill(&out, Scalar::Int(0))?,
+        }
+        return Ok(out);
+    }
+    let bias = bias.map(CudaTensor::contiguous).transpose()?;
+    let (a, b) = (dense(a)?, dense(b)?);
+    // One matrix against a batch of row blocks is one tall product.
+    let lead_b_len: usize = b.dims()[..b.layout().rank() - 2].iter().product();
+    if lead_b_len == 1 && a.layout().rank() > 2 {
+        let rows: usize = a.dims()[..a.layout().rank() - 1].iter().product();
+        if let (Some(flat), Some(b)) = (a.layout().reshape(&[rows, k]), b.layout().reshape(&[k, n]).map(|l| b.with_layout(l))) {
+            let (flat, flat_out) = (a.with_layout(flat), out.reshape(&[rows, n])?);
+            if operand(flat.layout(), flat.ptr()).is_some() && operand(b.layout(), b.ptr()).is_some() {
+                batches(&flat, &b, &flat_out, bias.as_ref())?;
+                return Ok(out);
+            }
+        }
+    }
+    let expand = |t: &CudaTensor| {
+        let rank = t.layout().rank();
+        let mut dims = lead.to_vec();
+        dims.extend_from_slice(&t.dims()[rank - 2..]);
+        t.with_layout(t.layout().expand(&dims).expect("the leading dimensions were broadcast"))
+    };
+    batches(&expand(&a), &expand(&b), &out, bias.as_ref())?;
+    Ok(out)
+}
+
+/// The tensor, or a copy whose matrices the library can take.
+fn dense(t: &CudaTensor) -> Result<CudaTensor> {
+    match operand(t.layout(), t.ptr()) {
+        Some(_) => Ok(t.clone()),
+        None => {
+            let copy = t.empty_like("matmul")?;
+            elementwise::copy_into(&copy, t)?;
+            Ok(copy)
+        }
+    }
+}
+
+/// Runs products over equal leading dimensions: as one strided batch where the strides allow it, else outer dimensions
+/// one by one.
+fn batches(a: &CudaTensor, b: &CudaTensor, out: &CudaTensor, bias: Option<&CudaTensor>) -> Result<()> {
+    let lead = out.layout().rank() - 2;
+    let nest = crate::layout::Nest::new(
+        &out.dims()[..lead],
+        [&a.layout().strides()[..lead], &b.layout().strides()[..lead], &out.layout().strides()[..lead]],
+    );
+    let (&batch, strides) = (nest.sizes.last().expect("never empty"), nest.strides.last().expect("never empty"));
+    // The library's batch count and strides: negative ones and counts beyond i32 are walked here.
+    let one_by_one = batch > i32::MAX as usize || strides.iter().any(|&s| s < 0);
+    let (outer, batch) = if one_by_one { (nest.sizes.len(), 1) } else { (nest.sizes.len() - 1, batch) };
+    let total: usize = nest.sizes[..outer].iter().product();
+    let size = out.elem().size_bytes() as i64;
+    for index in 0..total {
+        let mut offset = [0i64; 3];
+        let mut rest = index;
+        for d in (0..outer).rev() {
+            let i = (rest % nest.sizes[d]) as i64;
+            rest /= nest.sizes[d];
+            for (k, o) in offset.iter_mut().enumerate() {
+                *o += i * nest.strides[d][k];
+            }
+        }
+        let at = Addresses {
+            a: a.ptr().wrapping_add_signed(offset[0] * size),
+            b: b.ptr().wrapping_add_signed(offset[1] * size),
+            out: out.ptr().wrapping_add_signed(offset[2] * size),
+            bias: bias.map_or(0, |t| t.ptr()),
+        };
+        one(a, b, out, batch, if batch == 1 { [0; 3] } else { *strides }, at)?;
+    }
+    let read: smallvec::SmallVec<[&CudaTensor; 3]> = [Some(a), Some(b), bias].into_iter().flatten().collect();
+    out.device().used(&[out], &read, None);
+    Ok(())
+}
+
+/// One (batched) product.
+fn one(a: &CudaTensor, b: &CudaTensor, out: &CudaTensor, batch: usize, strides: [i64; 3], at: Addresses) -> Result<()> {
+    let device = out.device();
+    device.enter()?;
+    let as_operand = |t: &CudaTensor, address: u64, batch_stride: i64| {
+        let operand = operand(t.layout(), address).expect("dense() made it so");
+        Operand { batch_stride, ..operand }
+    };
+    let rank = out.layout().rank();
+    let (m, n) = (out.dims()[rank - 2], out.dims()[rank - 1]);
+    let problem = Problem {
+        elem: a.elem(),
+        out: out.elem(),
+        tf32: a.elem() == Elem::F32 && TF32.load(Ordering::Relaxed),
+        m,
+        n,
+        k: a.dims()[rank - 1],
+        batch,
+        a: as_operand(a, at.a, strides[0]),
+        b: as_operand(b, at.b, strides[1]),
+        out_ld: n as i64,
+        out_batch_stride: strides[2],
+        out_alignment: alignment(at.out),
+        bias: (at.bias != 0).then(|| alignment(at.bias)),
+    };
+    let handle = device.blas.handle(device)?;
+    let known = device.blas.plans.lock().unwrap_or_else(|e| e.into_inner()).get(&problem).cloned();
+    let plan = match known {
+        Some(plan) => plan,
+        None => {
+            let made = Arc::new(plan(device, handle, &problem, at)?);
+            // A choice made during a capture was not measured: it serves this capture only.
+            if current_pool().is_none() {
+                let mut plans = device.blas.plans.lock().unwrap_or_else(|e| e.into_inner());
+                plans.entry(problem.clone()).or_insert_with(|| made.clone());
+            }
+            made
+        }
+    };
+    plan.run(handle, device, &problem, at, &plan.algo, plan.workspace_bytes).map_err(|e| device.note(e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(dims: &[usize]) -> Layout {
+        Layout::contiguous(Shape::from(dims.to_vec()))
+    }
+
+    #[test]
+    fn matrices_are_taken_as_they_lie() {
+        let a = layout(&[3, 5]);
+        let op = operand(&a, 256).unwrap();
+        assert_eq!((op.transposed, op.ld, op.alignment), (false, 5, 256));
+        let op = operand(&a.swap_dims(0, 1).unwrap(), 4).unwrap();
+        assert_eq!((op.transposed, op.ld, op.alignment), (true, 5, 4));
+        let padded = layout(&[3, 8]).narrow(1, 2, 5);
+        assert_eq!(operand(&padded, 0).map(|o| o.ld), Some(8));
+    }
+
+    #[test]
+    fn a_single_row_with_a_leftover_stride_needs_no_copy() {
+        // [1, 8, 2048] sliced at its second dimension and flattened: strides [16384, 1].
+        let row = Layout::new(Shape::from(vec![1, 2048]), [16384, 1].into_iter().collect(), 0);
+        assert_eq!(operand(&row, 0).map(|o| (o.transposed, o.ld)), Some((false, 2048)));
+        let column = Layout::new(Shape::from(vec![4, 1]), [7, 9].into_iter().collect(), 0);
+        assert_eq!(operand(&column, 0).map(|o| (o.transposed, o.ld)), Some((false, 7)));
+    }
+
+    #[test]
+    fn matrices_without_a_dense_dimension_are_copied() {
+        let strided = Layout::new(Shape::from(vec![3, 5]), [20, 2].into_iter().collect(), 0);
+        assert_eq!(operand(&strided, 0), None);
+        let expanded = layout(&[1, 5]).expand(&[3, 5]).unwrap();
+        assert_eq!(operand(&expanded, 0), None, "rows on top of each other: the leading dimension would be 0");
+        let flipped = layout(&[3, 5]).flip(&[0]).unwrap();
+        assert_eq!(operand(&flipped, 0), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! The operations: inputs, the call, and what bounds it.
+//!
+//! Shapes are those of compare.py, which has the PyTorch side. Random inputs are normal unless they are indices.
+//! Matrices are row-major; a linear layer's weight is in Burn's layout, `[in, out]` (PyTorch's is `[out, in]`).
+//! Indices are 64-bit, as PyTorch's are.
+
+use burn_backend::ops::{ActivationOps, FloatTensorOps, IntTensorOps, ModuleOps};
+use burn_backend::{Distribution, Scalar, Shape};
+use burn_std::{BoolDType, FloatDType, IntDType};
+use kiln::{Cuda, CudaDevice, CudaTensor};
+
+/// Queues the operation once; its outputs are dropped at once.
+pub(crate) type Run = Box<dyn Fn()>;
+
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) bound: Bound,
+    /// Makes the inputs.
+    pub(crate) setup: fn(&CudaDevice) -> Run,
+}
+
+/// What a call must at least do.
+#[derive(Clone, Copy)]
+pub(crate) enum Bound {
+    /// Bytes moved between device memory and the chip: each input and output once.
+    Bytes(u64),
+    /// Floating-point operations on 16-bit matrix units.
+    Flops(u64),
+    /// Floating-point operations in f32, where no matrix unit may be used.
+    FlopsF32(u64),
+}
+
+impl Bound {
+    /// Bytes or operations a second.
+    pub(crate) fn rate(self, us: f64) -> f64 {
+        let (Bound::Bytes(n) | Bound::Flops(n) | Bound::FlopsF32(n)) = self;
+        n as f64 / us * 1e6
+    }
+
+    /// A rate in words.
+    pub(crate) fn show(self, rate: f64) -> String {
+        match self {
+            Bound::Bytes(_) => format!("{:.0} GB/s", rate / 1e9),
+            Bound::Flops(_) | Bound::FlopsF32(_) => format!("{:.1} TFLOP/s", rate / 1e12),
+        }
+    }
+
+    /// `bytes=N` or `flops=N`.
+    pub(crate) fn describe(self) -> String {
+        match self {
+            Bound::Bytes(n) => format!("bytes={n}"),
+            Bound::Flops(n) => format!("flops={n}"),
+            Bound::FlopsF32(n) => format!("flops_f32={n}"),
+        }
+    }
+}
+
+fn normal<const D: usize>(device: &CudaDevice, shape: [usize; D], dtype: FloatDType) -> CudaTensor {
+    Cuda::float_random(Shape::from(shape), Distribution::Normal(0.0, 1.0), device, dtype)
+}
+
+/// Indices in `[0, below)`.
+fn indices<const D: usize>(device: &CudaDevice, shape: [usize; D], below: usize) -> CudaTensor {
+    Cuda::int_random(Shape::from(shape), Distribution::Uniform(0.0, below as f64), device, IntDType::I64)
+}
+
+/// A case of one bf16 input.
+fn unary<const D: usize>(
+    device: &CudaDevice,
+    shape: [usize; D],
+    op: impl Fn(CudaTensor) -> CudaTensor + 'static,
+) -> Run {
+    let x = normal(device, shape, FloatDType::BF16);
+    Box::new(move || drop(op(x.clone())))
+}
+
+fn matmul(device: &CudaDevice, [m, k, n]: [usize; 3], dtype: FloatDType) -> Run {
+    let (a, b) = (normal(device, [m, k], dtype), normal(device, [k, n], dtype));
+    Box::new(move || drop(Cuda::float_matmul(a.clone(), b.clone())))
+}
+
+const fn matmul_flops([m, k, n]: [u64; 3]) -> u64 {
+    2 * m * k * n
+}
+
+/// R and C of most cases.
+const ROWS: usize = 16384;
+const COLS: usize = 8192;
+const BIG: [usize; 2] = [ROWS, COLS];
+/// `R * C`.
+const N: u64 = (ROWS * COLS) as u64;
+const R: u64 = ROWS as u64;
+const C: u64 = COLS as u64;
+const BF16: u64 = 2;
+const F32: u64 = 4;
+const I64: u64 = 8;
+/// Columns of the normalised rows and of the gathered index.
+const HALF: usize = COLS / 2;
+const VOCABULARY: usize = 50257;
+const WIDTH: usize = 768;
+/// B, C, H, W of the pooled images.
+const IMAGES: [usize; 4] = [64, 64, 112, 112];
+
+/// The ceilings come first.
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "copy",
+        bound: Bound::Bytes(2 * N * BF16),
+        setup: |device| unary(device, BIG, |x| Cuda::float_mul_scalar(x, Scalar::Float(1.0))),
+    },
+    Case {
+        name: "matmul_bf16_8192",
+        bound: Bound::Flops(matmul_flops([8192, 8192, 8192])),
+        setup: |device| matmul(device, [8192, 8192, 8192], FloatDType::BF16),
+    },
+    Case {
+        name: "matmul_bf16_4096",
+        bound: Bound::Flops(matmul_flops([4096, 4096, 4096])),
+        setup: |device| matmul(device, [4096, 4096, 4096], FloatDType::BF16),
+    },
+    Case {
+        name: "matmul_bf16_1024",
+        bound: Bound::Flops(matmul_flops([1024, 1024, 1024])),
+        setup: |device| matmul(device, [1024, 1024, 1024], FloatDType::BF16),
+    },
+    Case {
+        name: "linear_4096x4096x14336",
+        bound: Bound::Flops(matmul_flops([4096, 4096, 14336])),
+        setup: |device| {
+            let x = normal(device, [4096, 4096], FloatDType::BF16);
+            let weight = normal(device, [4096, 14336], FloatDType::BF16);
+            Box::new(move || drop(Cuda::linear(x.clone(), weight.clone(), None)))
+        },
+    },
+    Case {
+        name: "matmul_f32_4096",
+        bound: Bound::FlopsF32(matmul_flops([4096, 4096, 4096])),
+        setup: |device| matmul(device, [4096, 4096, 4096], FloatDType::F32),
+    },
+    Case {
+        name: "add_2e27",
+        bound: Bound::Bytes(3 * N * BF16),
+        setup: |device| {
+            let (x, y) = (normal(device, BIG, FloatDType::BF16), normal(device, BIG, FloatDType::BF16));
+            Box::new(move || drop(Cuda::float_add(x.clone(), y.clone())))
+        },
+    },
+    Case {
+        name: "gelu_2e27",
+        bound: Bound::Bytes(2 * N * BF16),
+        setup: |device| unary(device, BIG, Cuda::gelu),
+    },
+    Case {
+        name: "cast_f32_2e27",
+        bound: Bound::Bytes(N * (BF16 + F32)),
+        setup: |device| unary(device, BIG, |x| Cuda::float_cast(x, FloatDType::F32)),
+    },
+    Case {
+        name: "transpose_copy",
+        bound: Bound::Bytes(2 * N * BF16),
+        // The rows of the transposed view are not dense, so that a reshape to one dimension has to copy.
+        setup: |device| {
+            unary(device, BIG, |x| Cuda::float_reshape(Cuda::float_transpose(x), Shape::from([ROWS * COLS])))
+        },
+    },
+    Case {
+        name: "sum_last",
+        bound: Bound::Bytes((N + R) * BF16),
+        setup: |device| unary(device, BIG, |x| Cuda::float_sum_dim(x, 1)),
+    },
+    Case {
+        name: "sum_first",
+        bound: Bound::Bytes((N + C) * BF16),
+        setup: |device| unary(device, BIG, |x| Cuda::float_sum_dim(x, 0)),
+    },
+    Case {
+        name: "max_last",
+        bound: Bound::Bytes((N + R) * BF16),
+        setup: |device| unary(device, BIG, |x| Cuda::float_max_dim(x, 1)),
+    },
+    Case {
+        name: "softmax_last",
+        bound: Bound::Bytes(2 * N * BF16),
+        setup: |device| unary(device, BIG, |x| Cuda::softmax(x, 1)),
+    },
+    Case {
+        name: "log_softmax_last",
+        bound: Bound::Bytes(2 * N * BF16),
+        setup: |device| unary(device, BIG, |x| Cuda::log_softmax(x, 1)),
+    },
+    Case { name: "cumsum_last_f32", bound: Bound::Bytes(2 * N * F32), setup: |device| cumsum(device, 1) },
+    Case { name: "cumsum_first_f32", bound: Bound::Bytes(2 * N * F32), setup: |device| cumsum(device, 0) },
+    Case {
+        name: "layer_norm_fwd",
+        // x and y have N / 2 elements each, gamma and beta C / 2.
+        bound: Bound::Bytes((N + C) * BF16),
+        setup: |device| {
+            let x = normal(device, [ROWS, HALF], FloatDType::BF16);
+            let (gamma, beta) =
+                (normal(device, [HALF], FloatDType::BF16), normal(device, [HALF], FloatDType::BF16));
+            Box::new(move || drop(Cuda::layer_norm(x.clone(), gamma.clone(), Some(beta.clone()), 1e-5)))
+        },
+    },
+    Case {
+        name: "gather_last",
+        // Every line of x is touched: half of its elements are asked for, at random.
+        bound: Bound::Bytes(N * BF16 + N / 2 * (I64 + BF16)),
+        setup: |device| {
+            let x = normal(device, BIG, FloatDType::BF16);
+            let index = indices(device, [ROWS, HALF], COLS);
+            Box::new(move || drop(Cuda::float_gather(1, x.clone(), index.clone())))
+        },
+    },
+    Case {
+        name: "index_select_rows",
+        // Of R draws, 1 - 1/e of the rows are drawn; the others are never read.
+        bound: Bound::Bytes((N * 632 / 1000 + N) * BF16 + R * I64),
+        setup: |device| {
+            let x = normal(device, BIG, FloatDType::BF16);
+            let index = indices(device, [ROWS], ROWS);
+            Box::new(move || drop(Cuda::float_select(x.clone(), 0, index.clone())))
+        },
+    },
+    Case {
+        name: "embedding_fwd",
+        // 16,384 draws touch about 14,000 of the 50,257 rows.
+        bound: Bound::Bytes((14_000 + R) * WIDTH as u64 * BF16 + R * I64),
+        setup: |device| {
+            let table = normal(device, [VOCABULARY, WIDTH], FloatDType::BF16);
+            let ids = indices(device, [1, ROWS], VOCABULARY);
+            Box::new(move || drop(Cuda::embedding(table.clone(), ids.clone())))
+        },
+    },
+    Case {
+        name: "where_mask",
+        bound: Bound::Bytes(N * (2 * BF16 + 1)),
+        setup: |device| {
+            let x = normal(device, BIG, FloatDType::BF16);
+            let noise = normal(device, BIG, FloatDType::BF16);
+            let mask = Cuda::float_greater_elem(noise, Scalar::Float(0.0), BoolDType::Native);
+            Box::new(move || drop(Cuda::float_mask_fill(x.clone(), mask.clone(), Scalar::Float(0.0))))
+        },
+    },
+    Case {
+        name: "rand_2e27_f32",
+        bound: Bound::Bytes(N * F32),
+        setup: |device| {
+            let device = *device;
+            Box::new(move || {
+                drop(Cuda::float_random(Shape::from(BIG), Distribution::Default, &device, FloatDType::F32));
+            })
+        },
+    },
+    Case {
+        name: "max_pool3_s2_fwd",
+        // 112 x 112 -> 56 x 56.
+        bound: Bound::Bytes((64 * 64 * 112 * 112 + 64 * 64 * 56 * 56) * BF16),
+        setup: |device| unary(device, IMAGES, |x| Cuda::max_pool2d(x, [3, 3], [2, 2], [1, 1], [1, 1], false)),
+    },
+];
+
+fn cumsum(device: &CudaDevice, dim: usize) -> Run {
+    let x = normal(device, BIG, FloatDType::F32);
+    Box::new(move || drop(Cuda::float_cumsum(x.clone(), dim)))
+}

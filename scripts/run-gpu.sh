@@ -1,0 +1,216 @@
+#!/usr/bin/env bash
+# Runs what scripts/pack-gpu.sh packed, on a machine with an NVIDIA GPU: no Rust, no CUDA toolkit needed.
+#
+# usage: gpu-pack/run.sh [STEP...] [OPTION...] [-- DIGITS-ARGUMENT...]
+# steps, in this order; --tests if none is named
+#   --tests            the test binaries
+#   --bench [NAMES]    kiln-bench, a table of device times; NAMES: prefixes, separated by commas
+#   --compare [NAMES]  the same operations against PyTorch, in turn (needs python3 with torch); writes compare.json
+#   --digits           trains examples/digits on cuda:0; arguments after -- go to it
+# options
+#   --filter TEXT      only tests whose name contains TEXT; may be repeated
+#   --threads N        test threads (default: the test binaries' own)
+#   --sanitizer TOOL   tests under compute-sanitizer: memcheck, racecheck, initcheck or synccheck; one thread and, unless
+#                      KILN_TEST_CASES is set, 2 cases a property
+#   --timeout SECONDS  a binary that takes longer is ended and has failed (default 3600)
+#   --kernels DIR      take .cu files from DIR instead of the embedded ones: for development only
+#   --logs DIR         where the output goes (default: logs/ beside this script)
+#
+# KILN_CUDA_PATH is respected. Without it, the CUDA libraries of python3's packages come first, where there are any.
+# The last lines are a summary: tests that passed, and tests, binaries and steps that failed. The exit code is 0 only if
+# something ran and all of it passed; no usable GPU is a failure.
+set -uo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+steps=() filters=() digits_args=()
+bench_names= compare_names= sanitizer= threads= timeout_s=3600 logs=$here/logs
+
+usage() {
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+}
+fail_usage() {
+    echo "run.sh: $1 (--help lists the options)" >&2
+    exit 2
+}
+
+while (($#)); do
+    case $1 in
+        --tests | --digits) steps+=("${1#--}") ;;
+        --bench | --compare)
+            steps+=("${1#--}")
+            if (($# > 1)) && [[ $2 != -* ]]; then
+                if [[ $1 == --bench ]]; then bench_names=$2; else compare_names=$2; fi
+                shift
+            fi
+            ;;
+        --filter | --threads | --sanitizer | --timeout | --kernels | --logs)
+            (($# > 1)) || fail_usage "$1 needs a value"
+            case $1 in
+                --filter) filters+=("$2") ;;
+                --threads) threads=$2 ;;
+                --sanitizer) sanitizer=$2 ;;
+                --timeout) timeout_s=$2 ;;
+                --kernels)
+                    KILN_KERNEL_DIR=$(cd "$2" 2>/dev/null && pwd) || fail_usage "there is no folder $2"
+                    export KILN_KERNEL_DIR
+                    ;;
+                --logs) logs=$2 ;;
+            esac
+            shift
+            ;;
+        -h | --help) usage; exit 0 ;;
+        --)
+            shift
+            digits_args=("$@")
+            break
+            ;;
+        *) fail_usage "unknown argument $1" ;;
+    esac
+    shift
+done
+((${#steps[@]})) || steps=(tests)
+[[ $threads =~ ^[0-9]*$ && $timeout_s =~ ^[0-9]+$ ]] || fail_usage "--threads and --timeout take whole numbers"
+wanted() { [[ " ${steps[*]} " == *" $1 "* ]]; }
+
+work=
+clean_up() { [[ -z $work ]] || rm -rf "$work"; }
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+work=$(mktemp -d "$here/run.XXXXXX" 2>/dev/null || mktemp -d) || exit 1
+mkdir -p "$logs" && logs=$(cd "$logs" && pwd) || exit 1
+tar -xzf "$here/binaries.tar.gz" -C "$work" || exit 1
+commit=$(cat "$here/commit" 2>/dev/null || echo unknown)
+
+# The kernel cache is new each time, so that what is tested is compiled here.
+export KILN_CACHE_DIR=$work/cache
+
+if [[ -z ${KILN_CUDA_PATH:-} ]] &&
+    packages=$(python3 -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null); then
+    # A toolkit's unversioned libcublasLt.so on the loader's path would be found before the packages' versioned one; with
+    # this link both names lead to the packages' file, which is also the one that PyTorch uses.
+    mkdir -p "$work/links"
+    [[ ! -e $packages/cu13/lib/libcublasLt.so.13 ]] ||
+        ln -s "$packages/cu13/lib/libcublasLt.so.13" "$work/links/libcublasLt.so"
+    export LD_LIBRARY_PATH=$work/links:$packages/cu13/lib:$packages/cudnn/lib:$packages/nccl/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
+
+passed=0 failed=0 steps_done=0
+report=() # lines of the summary
+broken=() # tests, binaries and steps that failed
+
+finish() {
+    echo
+    ((${#report[@]} == 0)) || printf '%s\n' "${report[@]}"
+    ((${#broken[@]} == 0)) || printf 'failed: %s\n' "${broken[@]}"
+    echo "commit $commit; logs in $logs"
+    echo "GPU summary: $passed passed, $failed failed"
+    ((failed == 0 && passed + steps_done > 0))
+    exit
+}
+
+one_failed() { # what, why
+    failed=$((failed + 1))
+    broken+=("$1: $2")
+}
+
+if ! device=$("$work/kiln-bench" --device 2>&1); then
+    echo "no usable GPU: $device" >&2
+    one_failed "device" "no usable GPU"
+    finish
+fi
+echo "$device"
+
+wrapper=()
+if command -v timeout >/dev/null; then
+    wrapper+=(timeout --kill-after=20 "$timeout_s")
+fi
+test_args=()
+[[ -z $threads ]] || test_args+=(--test-threads "$threads")
+if [[ -n $sanitizer ]]; then
+    tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+    if [[ -z $tool ]]; then
+        one_failed "compute-sanitizer" "not found in PATH or /usr/local/cuda/bin"
+        finish
+    fi
+    wrapper+=("$tool" --tool "$sanitizer" --error-exitcode 99)
+    export KILN_TEST_CASES=${KILN_TEST_CASES:-2}
+    [[ -n $threads ]] || test_args+=(--test-threads 1)
+fi
+
+run_tests() { # binary
+    local name log rc line p=0 f=0 i=0 whole=no names
+    name=$(basename "$1")
+    log=$logs/tests-$name.log
+    echo "running tests: $name"
+    # Both streams: what a test prints before it takes the process down is the only trace of it.
+    (cd "$work" && "${wrapper[@]+"${wrapper[@]}"}" "$1" "${filters[@]+"${filters[@]}"}" "${test_args[@]+"${test_args[@]}"}") >"$log" 2>&1
+    rc=$?
+    if line=$(grep -E '^test result: ' "$log" | tail -n 1) && [[ -n $line ]]; then
+        whole=yes
+        p=$(sed -E 's/.* ([0-9]+) passed.*/\1/' <<<"$line")
+        f=$(sed -E 's/.* ([0-9]+) failed.*/\1/' <<<"$line")
+        i=$(sed -E 's/.* ([0-9]+) ignored.*/\1/' <<<"$line")
+    else
+        p=$(grep -cE '^test .* \.\.\. ok$' "$log")
+        f=$(grep -cE '^test .* \.\.\. FAILED$' "$log")
+    fi
+    passed=$((passed + p)) failed=$((failed + f))
+    # The last of the lists that libtest prints; when it never got there, the lines as they came.
+    if [[ $whole == yes ]] && ((f > 0)); then
+        names=$(awk '/^failures:$/ { names = "" } /^    [^ ]/ { names = names substr($0, 5) "\n" } END { printf "%s", names }' "$log")
+    else
+        names=$(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log")
+    fi
+    while read -r line; do
+        [[ -z $line ]] || broken+=("$name: $line")
+    done <<<"$names"
+    report+=("$(printf '%-20s %5d passed %4d failed %4d ignored' "$name" "$p" "$f" "$i")")
+    if [[ $whole == no ]]; then
+        case $rc in
+            124 | 137) one_failed "$name" "ended after $timeout_s s" ;;
+            *) one_failed "$name" "ended early, exit code $rc" ;;
+        esac
+    elif ((rc != 0 && f == 0)); then
+        line=$(grep -E '(ERROR|RACECHECK) SUMMARY' "$log" | tail -n 1)
+        one_failed "$name" "exit code $rc ${line#=========}"
+    fi
+    if ((rc != 0)); then
+        tail -n 40 "$log" | cut -c1-300 | sed 's/^/    | /'
+    fi
+}
+
+run_step() { # name, command...
+    local name=$1 rc
+    shift
+    echo "running $name"
+    "$@" 2>"$logs/$name.err" | tee "$logs/$name.log"
+    rc=${PIPESTATUS[0]}
+    if ((rc == 0)); then
+        steps_done=$((steps_done + 1))
+        report+=("$name: done")
+    else
+        tail -n 40 "$logs/$name.err" | cut -c1-300 | sed 's/^/    | /'
+        one_failed "$name" "exit code $rc"
+    fi
+}
+
+if wanted tests; then
+    for binary in "$work"/tests/*; do
+        run_tests "$binary"
+    done
+    if ((passed + failed == 0)); then
+        one_failed "tests" "no test ran${filters[*]+ (filter: ${filters[*]})}"
+    fi
+fi
+if wanted bench; then
+    IFS=, read -r -a names <<<"$bench_names"
+    run_step bench "$work/kiln-bench" "${names[@]+"${names[@]}"}"
+fi
+if wanted compare; then
+    run_step compare python3 "$here/compare.py" --bench "$work/kiln-bench" --json "$logs/compare.json" \
+        --commit "$commit" "$compare_names"
+fi
+if wanted digits; then
+    run_step digits env -C "$work" "$work/digits" --device cuda:0 "${digits_args[@]+"${digits_args[@]}"}"
+fi
+finish
