@@ -17,11 +17,12 @@ executables() {
         sed -n 's/.*"target":{"kind":\["\([a-z-]*\)"\].*"name":"\([^"]*\)","src_path".*"executable":"\([^"]*\)".*/\1 \2 \3/p'
 }
 
-# One feature set for all three, so that they share everything but the root package.
+# One set of packages and features for all three, so that they share what they are built from.
+packages=(-p kiln -p kiln-backend --features gpu)
 {
-    executables test --release -p kiln --features gpu --no-run --lib --tests
-    executables bench -p kiln --features gpu --no-run --bench kiln-bench
-    executables build --release -p kiln --features gpu --example digits
+    executables test --release "${packages[@]}" --no-run --lib --tests
+    executables bench "${packages[@]}" --no-run --bench kiln-bench
+    executables build --release "${packages[@]}" --example digits
 } >"$stage/list"
 
 mkdir -p "$stage/tests"

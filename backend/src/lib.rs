@@ -14,6 +14,8 @@ mod driver;
 mod dtype;
 mod error;
 mod faults;
+#[cfg(all(test, feature = "gpu"))]
+mod gpu_tests;
 mod kernels;
 pub mod layout;
 mod memory;

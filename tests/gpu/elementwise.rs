@@ -10,8 +10,8 @@ const OUT: BoolDType = BoolDType::Native;
 
 macro_rules! float_unary {
     ($($name:ident: $method:ident, $domain:ident;)*) => {
-        struct FloatUnary(&'static str);
-        const FLOAT_UNARY: &[(&str, Domain)] = &[$((stringify!($name), Domain::$domain)),*];
+        pub(crate) struct FloatUnary(&'static str);
+        pub(crate) const FLOAT_UNARY: &[(&str, Domain)] = &[$((stringify!($name), Domain::$domain)),*];
         impl Body for FloatUnary {
             fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
                 let x = Inputs::new(inputs).float();
@@ -80,8 +80,8 @@ fn unary(dtype: DType) {
 
 macro_rules! float_binary {
     ($($name:ident: $method:ident, $a:ident, $b:ident;)*) => {
-        struct FloatBinary(&'static str);
-        const FLOAT_BINARY: &[(&str, Domain, Domain)] = &[$((stringify!($name), Domain::$a, Domain::$b)),*];
+        pub(crate) struct FloatBinary(&'static str);
+        pub(crate) const FLOAT_BINARY: &[(&str, Domain, Domain)] = &[$((stringify!($name), Domain::$a, Domain::$b)),*];
         impl Body for FloatBinary {
             fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
                 let mut inputs = Inputs::new(inputs);
@@ -146,7 +146,7 @@ fn binary(dtype: DType) {
     family.finish();
 }
 
-struct Remainder;
+pub(crate) struct Remainder;
 impl Body for Remainder {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
         let mut inputs = Inputs::new(inputs);
@@ -166,7 +166,7 @@ fn float_zip(a: &Dense, b: &Dense, f: impl Fn(f64, f64) -> f64) -> Dense {
     Dense::floats(&left.shape, values)
 }
 
-struct FloatScalar(&'static str, f64);
+pub(crate) struct FloatScalar(&'static str, f64);
 const FLOAT_SCALAR: &[&str] =
     &["add", "sub", "mul", "div", "powf", "clamp_min", "clamp_max", "clamp", "leaky_relu", "hard_sigmoid", "powi"];
 impl Body for FloatScalar {
@@ -223,7 +223,7 @@ fn scalar(dtype: DType) {
 macro_rules! compare_body {
     ($($name:ident: $float:ident $int:ident, $float_elem:ident $int_elem:ident;)*) => {
         /// A comparison with a tensor, or with a scalar.
-        struct Compare(&'static str, Option<Scalar>);
+        pub(crate) struct Compare(&'static str, Option<Scalar>);
         const COMPARE: &[&str] = &[$(stringify!($name)),*];
         impl Body for Compare {
             fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
@@ -281,7 +281,7 @@ fn float_compare(dtype: DType) {
     family.finish();
 }
 
-struct Predicate(&'static str);
+pub(crate) struct Predicate(&'static str);
 impl Body for Predicate {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
         let x = Inputs::new(inputs).float();
@@ -293,7 +293,7 @@ const INT_BINARY: &[&str] =
     &["add", "sub", "mul", "div", "remainder", "powi", "and", "or", "xor", "shl", "shr"];
 
 /// An integer operation with a tensor, or with a scalar.
-struct IntBinary(&'static str, Option<i64>);
+pub(crate) struct IntBinary(&'static str, Option<i64>);
 impl Body for IntBinary {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
         let mut inputs = Inputs::new(inputs);
@@ -338,7 +338,7 @@ impl Body for IntBinary {
     }
 }
 
-struct IntUnary(&'static str);
+pub(crate) struct IntUnary(&'static str);
 impl Body for IntUnary {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
         let x = Inputs::new(inputs).int();
@@ -419,7 +419,7 @@ fn int(dtype: DType) {
 }
 
 /// Masks on tensors of any kind.
-struct Mask(&'static str, Scalar);
+pub(crate) struct Mask(&'static str, Scalar);
 impl Body for Mask {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
         let mut inputs = Inputs::new(inputs);
@@ -452,7 +452,7 @@ fn mask(dtype: DType) {
     family.finish();
 }
 
-struct BoolOp(&'static str);
+pub(crate) struct BoolOp(&'static str);
 impl Body for BoolOp {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
         let mut inputs = Inputs::new(inputs);
@@ -502,7 +502,7 @@ fn operands_that_are_still_held_keep_their_values() {
     family.finish();
 }
 
-struct HeldOperand;
+pub(crate) struct HeldOperand;
 impl Body for HeldOperand {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
         let x = Inputs::new(inputs).float();

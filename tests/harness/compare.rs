@@ -9,7 +9,7 @@ use super::{Dense, Tolerance, Values, shape};
 ///
 /// # Errors
 /// The difference in words.
-pub fn same(got: &Dense, expected: &Dense, dtype: DType, tolerance: Tolerance) -> Result<(), String> {
+pub(crate) fn same(got: &Dense, expected: &Dense, dtype: DType, tolerance: Tolerance) -> Result<(), String> {
     if got.shape != expected.shape {
         return Err(format!("shape {:?}, expected {:?}", got.shape, expected.shape));
     }

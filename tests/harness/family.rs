@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use burn_backend::{Backend, DType, TensorData};
 use burn_flex::Flex;
@@ -17,33 +18,46 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// The seed of the run.
-pub fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     number("KILN_TEST_SEED").unwrap_or(1)
 }
 
 /// The cases of each op and dtype.
-pub fn cases() -> usize {
+pub(crate) fn cases() -> usize {
     number("KILN_TEST_CASES").map_or(20, |n| n as usize)
 }
 
 /// Whether large tensors are in.
-pub fn large() -> bool {
+pub(crate) fn large() -> bool {
     cases() >= 10
 }
 
 /// The message of a panic.
-pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_else(|| "a panic".into())
 }
 
 /// Runs `f` and gives the message if it panics.
-pub fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|panic| panic_text(&*panic))
 }
 
+/// Tests run in parallel; those that watch memory, random numbers or faults of the whole device run alone.
+static DEVICE: RwLock<()> = RwLock::new(());
+
+/// Held by a test that may run beside others. A test holds one only.
+pub(crate) fn shared() -> RwLockReadGuard<'static, ()> {
+    DEVICE.read().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Held by a test that must run alone.
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    DEVICE.write().unwrap_or_else(|e| e.into_inner())
+}
+
 /// Cases of one kind on the backend `S`; [`Family::finish`] fails the test if any of them failed.
-pub struct Family<S: Backend> {
+pub(crate) struct Family<S: Backend> {
     name: String,
     op: String,
     case: usize,
@@ -55,10 +69,11 @@ pub struct Family<S: Backend> {
     failures: Vec<String>,
     lost: bool,
     backend: PhantomData<S>,
+    _shared: RwLockReadGuard<'static, ()>,
 }
 
 impl<S: Backend> Family<S> {
-    pub fn new(name: impl Into<String>) -> Self {
+    pub(crate) fn new(name: impl Into<String>) -> Self {
         Family {
             name: name.into(),
             op: String::new(),
@@ -71,11 +86,12 @@ impl<S: Backend> Family<S> {
             failures: Vec::new(),
             lost: false,
             backend: PhantomData,
+            _shared: shared(),
         }
     }
 
     /// Runs `f` for `share` of the run's number of cases (at least one), each with its own generator.
-    pub fn cases(&mut self, op: &str, share: f64, mut f: impl FnMut(&mut Self, &mut Rng)) {
+    pub(crate) fn cases(&mut self, op: &str, share: f64, mut f: impl FnMut(&mut Self, &mut Rng)) {
         self.op = op.into();
         self.op_failures = 0;
         for case in 0..((cases() as f64 * share).ceil() as usize).max(1) {
@@ -89,7 +105,7 @@ impl<S: Backend> Family<S> {
     }
 
     /// Runs the body here and on Flex in f64.
-    pub fn check(&mut self, args: &[Arg], body: &impl Body, tolerance: Tolerance) {
+    pub(crate) fn check(&mut self, args: &[Arg], body: &impl Body, tolerance: Tolerance) {
         match caught(|| run::<Flex>(args, body, reference_dtype)) {
             Ok(expected) => {
                 let expected: Vec<_> = expected.iter().map(Dense::of).collect();
@@ -100,7 +116,7 @@ impl<S: Backend> Family<S> {
     }
 
     /// Runs the body here and compares with these values.
-    pub fn check_values(&mut self, args: &[Arg], body: &impl Body, expected: &[Dense], tolerance: Tolerance) {
+    pub(crate) fn check_values(&mut self, args: &[Arg], body: &impl Body, expected: &[Dense], tolerance: Tolerance) {
         self.count(args, expected);
         let got = match caught(|| run::<S>(args, body, |dtype| dtype)) {
             Ok(got) => got,
@@ -127,7 +143,7 @@ impl<S: Backend> Family<S> {
     /// Runs the body forward and backward under Burn's `Autodiff`, here and on Flex in f64.
     ///
     /// The loss is a weighted sum of the first output; gradients are those of the float args before their views.
-    pub fn check_gradient(&mut self, args: &[Arg], body: &impl Body, tolerance: Tolerance) {
+    pub(crate) fn check_gradient(&mut self, args: &[Arg], body: &impl Body, tolerance: Tolerance) {
         self.count(args, &[]);
         self.with_gradient += 1;
         let expected = match caught(|| grad::run::<Flex>(args, body, reference_dtype)) {
@@ -157,7 +173,7 @@ impl<S: Backend> Family<S> {
     }
 
     /// Counts a case that does its own comparison.
-    pub fn expect(&mut self, outcome: Result<(), String>) {
+    pub(crate) fn expect(&mut self, outcome: Result<(), String>) {
         self.counted += 1;
         if let Err(text) = outcome {
             self.fail(&[], &text);
@@ -196,7 +212,7 @@ impl<S: Backend> Family<S> {
     ///
     /// # Panics
     /// With all failures, if there are any.
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         println!(
             "{}: {} cases, {} with views, {} with gradient, {} with empty or odd sizes",
             self.name, self.counted, self.with_views, self.with_gradient, self.empty_or_odd
@@ -206,7 +222,7 @@ impl<S: Backend> Family<S> {
     }
 
     /// The failures so far, for the harness's own tests.
-    pub fn into_failures(self) -> Vec<String> {
+    pub(crate) fn into_failures(self) -> Vec<String> {
         self.failures
     }
 }

@@ -9,35 +9,35 @@
 
 #![allow(dead_code)] // each test binary uses a part
 
-pub mod compare;
-pub mod family;
-pub mod grad;
-pub mod plain;
-pub mod rng;
-pub mod shape;
-pub mod tolerance;
-pub mod values;
+pub(crate) mod compare;
+pub(crate) mod family;
+pub(crate) mod grad;
+pub(crate) mod plain;
+pub(crate) mod rng;
+pub(crate) mod shape;
+pub(crate) mod tolerance;
+pub(crate) mod values;
 
 use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor};
 use burn_backend::{Backend, DType, ExecutionError, Shape, Slice, TensorData, read_sync};
 
-pub use compare::same;
-pub use family::Family;
-pub use rng::Rng;
-pub use shape::{Step, Views, views_to};
-pub use tolerance::Tolerance;
-pub use values::{Arg, Dense, Domain, Values};
+pub(crate) use compare::same;
+pub(crate) use family::Family;
+pub(crate) use rng::Rng;
+pub(crate) use shape::{Step, Views, views_to};
+pub(crate) use tolerance::Tolerance;
+pub(crate) use values::{Arg, Dense, Domain, Values};
 
 /// The float dtypes that the op tests cover.
-pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
+pub(crate) const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 /// The integer dtypes.
-pub const INTS: [DType; 8] =
+pub(crate) const INTS: [DType; 8] =
     [DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U16, DType::U32, DType::U64];
 /// The bool dtype.
-pub const BOOL: DType = DType::Bool(burn_backend::BoolStore::Native);
+pub(crate) const BOOL: DType = DType::Bool(burn_backend::BoolStore::Native);
 
 /// A tensor of any kind.
-pub enum Value<B: Backend> {
+pub(crate) enum Value<B: Backend> {
     Float(FloatTensor<B>),
     Int(IntTensor<B>),
     Bool(BoolTensor<B>),
@@ -67,7 +67,7 @@ macro_rules! per_kind {
 
 impl<B: Backend> Value<B> {
     /// Uploads, as the kind that the data's dtype says.
-    pub fn new(data: TensorData, device: &Device<B>) -> Self {
+    pub(crate) fn new(data: TensorData, device: &Device<B>) -> Self {
         match data.dtype {
             dtype if dtype.is_float() => Value::Float(B::float_from_data(data, device)),
             dtype if dtype.is_bool() => Value::Bool(B::bool_from_data(data, device)),
@@ -75,21 +75,21 @@ impl<B: Backend> Value<B> {
         }
     }
 
-    pub fn float(self) -> FloatTensor<B> {
+    pub(crate) fn float(self) -> FloatTensor<B> {
         match self {
             Value::Float(t) => t,
             _ => panic!("the test body needs a float tensor"),
         }
     }
 
-    pub fn int(self) -> IntTensor<B> {
+    pub(crate) fn int(self) -> IntTensor<B> {
         match self {
             Value::Int(t) => t,
             _ => panic!("the test body needs an int tensor"),
         }
     }
 
-    pub fn bool(self) -> BoolTensor<B> {
+    pub(crate) fn bool(self) -> BoolTensor<B> {
         match self {
             Value::Bool(t) => t,
             _ => panic!("the test body needs a bool tensor"),
@@ -97,7 +97,7 @@ impl<B: Backend> Value<B> {
     }
 
     /// Reads the values, waiting for the device.
-    pub fn try_read(self) -> Result<TensorData, ExecutionError> {
+    pub(crate) fn try_read(self) -> Result<TensorData, ExecutionError> {
         match self {
             Value::Float(t) => read_sync(B::float_into_data(t)),
             Value::Int(t) => read_sync(B::int_into_data(t)),
@@ -105,73 +105,88 @@ impl<B: Backend> Value<B> {
         }
     }
 
-    pub fn read(self) -> TensorData {
+    pub(crate) fn read(self) -> TensorData {
         self.try_read().unwrap_or_else(|error| panic!("reading a result failed: {error}"))
     }
 
-    pub fn permute(self, axes: &[usize]) -> Self {
+    pub(crate) fn permute(self, axes: &[usize]) -> Self {
         per_kind!(self; float_permute int_permute bool_permute; axes)
     }
 
-    pub fn flip(self, axes: &[usize]) -> Self {
+    pub(crate) fn flip(self, axes: &[usize]) -> Self {
         per_kind!(self; float_flip int_flip bool_flip; axes)
     }
 
-    pub fn slice(self, slices: &[Slice]) -> Self {
+    pub(crate) fn slice(self, slices: &[Slice]) -> Self {
         per_kind!(self; float_slice int_slice bool_slice; slices)
     }
 
-    pub fn expand(self, shape: &[usize]) -> Self {
+    pub(crate) fn expand(self, shape: &[usize]) -> Self {
         per_kind!(self; float_expand int_expand bool_expand; Shape::from(shape.to_vec()))
     }
 
-    pub fn reshape(self, shape: &[usize]) -> Self {
+    pub(crate) fn reshape(self, shape: &[usize]) -> Self {
         per_kind!(self; float_reshape int_reshape bool_reshape; Shape::from(shape.to_vec()))
     }
 }
 
 /// An operation, or a few, written once for every backend.
-pub trait Body {
+pub(crate) trait Body {
     /// The outputs for these inputs, which are in the order of the args.
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>>;
 }
 
 /// The dtype that the reference runs in: f64 for floats, the same for the others.
-pub fn reference_dtype(dtype: DType) -> DType {
+pub(crate) fn reference_dtype(dtype: DType) -> DType {
     if dtype.is_float() { DType::F64 } else { dtype }
 }
 
 /// The inputs of a body, in order.
-pub struct Inputs<B: Backend>(std::vec::IntoIter<Value<B>>);
+pub(crate) struct Inputs<B: Backend>(std::vec::IntoIter<Value<B>>);
 
 impl<B: Backend> Inputs<B> {
-    pub fn new(values: Vec<Value<B>>) -> Self {
+    pub(crate) fn new(values: Vec<Value<B>>) -> Self {
         Inputs(values.into_iter())
     }
 
-    pub fn any(&mut self) -> Value<B> {
+    pub(crate) fn any(&mut self) -> Value<B> {
         self.0.next().expect("the test body asks for more inputs than there are args")
     }
 
-    pub fn float(&mut self) -> FloatTensor<B> {
+    pub(crate) fn float(&mut self) -> FloatTensor<B> {
         self.any().float()
     }
 
-    pub fn int(&mut self) -> IntTensor<B> {
+    pub(crate) fn int(&mut self) -> IntTensor<B> {
         self.any().int()
     }
 
-    pub fn bool(&mut self) -> BoolTensor<B> {
+    pub(crate) fn bool(&mut self) -> BoolTensor<B> {
         self.any().bool()
     }
 
-    pub fn rest(self) -> Vec<Value<B>> {
+    pub(crate) fn rest(self) -> Vec<Value<B>> {
         self.0.collect()
     }
 }
 
 /// The dtype of this name.
-pub fn dtype_named(name: &str) -> DType {
+pub(crate) fn dtype_named(name: &str) -> DType {
     let all = FLOATS.into_iter().chain(INTS).chain([BOOL]);
     all.into_iter().find(|dtype| dtype.name() == name).unwrap_or_else(|| panic!("there is no dtype {name}"))
+}
+
+/// A body without parameters: `body!(Name |inputs| [outputs])`, where `B` is the backend.
+#[macro_export]
+macro_rules! body {
+    ($name:ident |$inputs:ident| [$($output:expr),*]) => {
+        struct $name;
+        impl $crate::harness::Body for $name {
+            #[allow(unused_mut, unused_variables)]
+            fn run<B: burn_backend::Backend>(&self, values: Vec<$crate::harness::Value<B>>) -> Vec<$crate::harness::Value<B>> {
+                let mut $inputs = $crate::harness::Inputs::new(values);
+                vec![$($output),*]
+            }
+        }
+    };
 }

@@ -9,12 +9,12 @@ use super::values::{int_limits, wrap};
 use super::{Dense, Values, shape};
 
 /// `f` of each element.
-pub fn map(x: &Dense, f: impl Fn(i128) -> i128) -> Dense {
+pub(crate) fn map(x: &Dense, f: impl Fn(i128) -> i128) -> Dense {
     Dense::ints(&x.shape, x.as_ints().iter().map(|&v| f(v)).collect())
 }
 
 /// `f` of each pair, broadcast.
-pub fn zip(a: &Dense, b: &Dense, f: impl Fn(i128, i128) -> i128) -> Dense {
+pub(crate) fn zip(a: &Dense, b: &Dense, f: impl Fn(i128, i128) -> i128) -> Dense {
     let to: Vec<usize> = a.shape.iter().zip(&b.shape).map(|(&x, &y)| if x == 1 { y } else { x }).collect();
     let at = |d: &Dense, index: &[usize]| {
         let own: Vec<usize> = index.iter().zip(&d.shape).map(|(&i, &n)| if n == 1 { 0 } else { i }).collect();
@@ -26,7 +26,7 @@ pub fn zip(a: &Dense, b: &Dense, f: impl Fn(i128, i128) -> i128) -> Dense {
 }
 
 /// An integer operation of two operands.
-pub fn int_binary(op: &str, dtype: DType, a: i128, b: i128) -> i128 {
+pub(crate) fn int_binary(op: &str, dtype: DType, a: i128, b: i128) -> i128 {
     let (low, high) = int_limits(dtype);
     let bits = (high - low + 1).ilog2() as i128;
     let exact = match op {
@@ -113,7 +113,7 @@ fn running<T: Copy>(line: &[T], f: impl Fn(T, T) -> T) -> Vec<T> {
 }
 
 /// A reduction of `dim` (which stays, with size 1), or a scan along it. Integers are of `dtype`.
-pub fn along(op: &str, x: &Dense, dim: usize, dtype: DType) -> Dense {
+pub(crate) fn along(op: &str, x: &Dense, dim: usize, dtype: DType) -> Dense {
     let size = x.shape[dim];
     let len = if op.starts_with("cum") { size } else { 1 };
     match &x.values {
@@ -183,7 +183,7 @@ pub fn along(op: &str, x: &Dense, dim: usize, dtype: DType) -> Dense {
 }
 
 /// The reduction of everything, of shape `[1]`.
-pub fn whole(op: &str, x: &Dense, dtype: DType) -> Dense {
+pub(crate) fn whole(op: &str, x: &Dense, dtype: DType) -> Dense {
     let flat = Dense { shape: vec![x.len()], values: x.values.clone() };
     along(op, &flat, 0, dtype)
 }

@@ -9,13 +9,13 @@ use super::{Rng, Value};
 const SIZES: [usize; 24] = [1, 1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 255, 256, 257, 1025];
 
 /// A shape of 1 to 6 dimensions: mostly small, sometimes empty, sometimes beyond one block or 2^16 rows.
-pub fn any(rng: &mut Rng, large: bool) -> Vec<usize> {
+pub(crate) fn any(rng: &mut Rng, large: bool) -> Vec<usize> {
     let rank = rng.range(1, 6);
     of_rank(rng, rank, large)
 }
 
 /// As [`any`] with this many dimensions.
-pub fn of_rank(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
+pub(crate) fn of_rank(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
     if large && rng.one_in(16) {
         let mut shape = vec![1; rank];
         match rank {
@@ -44,12 +44,12 @@ pub fn of_rank(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
 }
 
 /// A shape without empty dimensions.
-pub fn filled(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
+pub(crate) fn filled(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
     of_rank(rng, rank, large).into_iter().map(|d| d.max(1)).collect()
 }
 
 /// Two shapes that broadcast to the first result.
-pub fn broadcast_pair(rng: &mut Rng, large: bool) -> (Vec<usize>, Vec<usize>, Vec<usize>) {
+pub(crate) fn broadcast_pair(rng: &mut Rng, large: bool) -> (Vec<usize>, Vec<usize>, Vec<usize>) {
     let out = any(rng, large);
     let (mut a, mut b) = (out.clone(), out.clone());
     if rng.one_in(2) {
@@ -67,7 +67,7 @@ pub fn broadcast_pair(rng: &mut Rng, large: bool) -> (Vec<usize>, Vec<usize>, Ve
 
 /// One view.
 #[derive(Debug, Clone)]
-pub enum Step {
+pub(crate) enum Step {
     Permute(Vec<usize>),
     Slice(Vec<Slice>),
     Flip(Vec<usize>),
@@ -76,10 +76,10 @@ pub enum Step {
 }
 
 /// A chain of views, in the order they are applied.
-pub type Views = Vec<Step>;
+pub(crate) type Views = Vec<Step>;
 
 /// Applies the chain with the backend's own methods.
-pub fn apply<B: Backend>(mut value: Value<B>, views: &Views) -> Value<B> {
+pub(crate) fn apply<B: Backend>(mut value: Value<B>, views: &Views) -> Value<B> {
     for step in views {
         value = match step {
             Step::Permute(axes) => value.permute(axes),
@@ -93,7 +93,7 @@ pub fn apply<B: Backend>(mut value: Value<B>, views: &Views) -> Value<B> {
 }
 
 /// A random chain that ends in `shape`, and the shape that it starts from. Often there is no view at all.
-pub fn views_to(rng: &mut Rng, shape: &[usize]) -> (Vec<usize>, Views) {
+pub(crate) fn views_to(rng: &mut Rng, shape: &[usize]) -> (Vec<usize>, Views) {
     let (mut base, mut views) = (shape.to_vec(), Views::new());
     if rng.one_in(3) {
         return (base, views);
@@ -160,7 +160,7 @@ fn step_to(rng: &mut Rng, to: &[usize]) -> (Vec<usize>, Step) {
 }
 
 /// Reads a value through a chain of views by index arithmetic alone, to check the generator.
-pub fn index_through(views: &Views, base: &[usize], shape: &[usize], at: &[usize]) -> Vec<usize> {
+pub(crate) fn index_through(views: &Views, base: &[usize], shape: &[usize], at: &[usize]) -> Vec<usize> {
     let mut shapes = vec![base.to_vec()];
     for step in views {
         let last = &shapes[shapes.len() - 1];
@@ -199,12 +199,12 @@ pub fn index_through(views: &Views, base: &[usize], shape: &[usize], at: &[usize
 }
 
 /// The row-major position of an index.
-pub fn ravel(at: &[usize], shape: &[usize]) -> usize {
+pub(crate) fn ravel(at: &[usize], shape: &[usize]) -> usize {
     at.iter().zip(shape).fold(0, |n, (&i, &size)| n * size + i)
 }
 
 /// The index at a row-major position.
-pub fn unravel(mut position: usize, shape: &[usize]) -> Vec<usize> {
+pub(crate) fn unravel(mut position: usize, shape: &[usize]) -> Vec<usize> {
     let mut at = vec![0; shape.len()];
     for d in (0..shape.len()).rev() {
         at[d] = position % shape[d].max(1);
@@ -214,6 +214,6 @@ pub fn unravel(mut position: usize, shape: &[usize]) -> Vec<usize> {
 }
 
 /// The device of a backend that tests use.
-pub fn device<B: Backend>() -> Device<B> {
+pub(crate) fn device<B: Backend>() -> Device<B> {
     Device::<B>::default()
 }

@@ -6,14 +6,14 @@ use burn_backend::DType;
 ///
 /// The reference is rounded to the dtype first. Infinities and NaN must match.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Tolerance {
-    pub relative: f64,
-    pub absolute: f64,
-    pub of_max: f64,
+pub(crate) struct Tolerance {
+    pub(crate) relative: f64,
+    pub(crate) absolute: f64,
+    pub(crate) of_max: f64,
 }
 
 /// The distance from 1 to the next number.
-pub fn epsilon(dtype: DType) -> f64 {
+pub(crate) fn epsilon(dtype: DType) -> f64 {
     dtype.finfo().map_or(0.0, |info| info.epsilon)
 }
 
@@ -27,17 +27,17 @@ fn sum_epsilon(dtype: DType) -> f64 {
 
 impl Tolerance {
     /// Copies, comparisons, integers: equal.
-    pub fn exact() -> Self {
+    pub(crate) fn exact() -> Self {
         Tolerance { relative: 0.0, absolute: 0.0, of_max: 0.0 }
     }
 
     /// One operation whose result is rounded correctly: at most one unit in the last place.
-    pub fn rounded(dtype: DType) -> Self {
+    pub(crate) fn rounded(dtype: DType) -> Self {
         Tolerance { relative: epsilon(dtype), absolute: 0.0, of_max: 0.0 }
     }
 
     /// A function of one element, computed in f32 for 16-bit types: CUDA's functions are within a few units.
-    pub fn function(dtype: DType) -> Self {
+    pub(crate) fn function(dtype: DType) -> Self {
         let relative = match dtype {
             DType::F16 | DType::BF16 => 1.5 * epsilon(dtype),
             _ => 10.0 * epsilon(dtype),
@@ -50,20 +50,20 @@ impl Tolerance {
     ///
     /// The error of an unordered f32 sum grows as the root of its length; the factor leaves room for sums whose
     /// terms cancel.
-    pub fn sum(dtype: DType, n: usize) -> Self {
+    pub(crate) fn sum(dtype: DType, n: usize) -> Self {
         let of_max = sum_epsilon(dtype) * (8.0 + 2.0 * (n as f64).sqrt());
         Tolerance { relative: 1.5 * epsilon(dtype), absolute: 0.0, of_max }
     }
 
     /// A chain of `depth` operations whose results are each stored in the dtype, with sums over `n` terms among them.
-    pub fn chain(dtype: DType, depth: usize, n: usize) -> Self {
+    pub(crate) fn chain(dtype: DType, depth: usize, n: usize) -> Self {
         let sums = sum_epsilon(dtype) * (8.0 + 2.0 * (n as f64).sqrt());
         let of_max = epsilon(dtype) * 1.5 * depth as f64 + sums;
         Tolerance { relative: epsilon(dtype) * 2.0 * depth as f64, absolute: 0.0, of_max }
     }
 
     /// As `self` with everything multiplied.
-    pub fn times(self, factor: f64) -> Self {
+    pub(crate) fn times(self, factor: f64) -> Self {
         Tolerance {
             relative: self.relative * factor,
             absolute: self.absolute * factor,

@@ -8,41 +8,41 @@ use super::{Rng, Value};
 
 /// The elements of a tensor: every float dtype as f64, every other as i128.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Values {
+pub(crate) enum Values {
     Float(Vec<f64>),
     Int(Vec<i128>),
 }
 
 /// Shape and elements in row-major order.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dense {
-    pub shape: Vec<usize>,
-    pub values: Values,
+pub(crate) struct Dense {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: Values,
 }
 
 impl Dense {
-    pub fn floats(shape: &[usize], values: Vec<f64>) -> Self {
+    pub(crate) fn floats(shape: &[usize], values: Vec<f64>) -> Self {
         assert_eq!(shape.iter().product::<usize>(), values.len());
         Dense { shape: shape.to_vec(), values: Values::Float(values) }
     }
 
-    pub fn ints(shape: &[usize], values: Vec<i128>) -> Self {
+    pub(crate) fn ints(shape: &[usize], values: Vec<i128>) -> Self {
         assert_eq!(shape.iter().product::<usize>(), values.len());
         Dense { shape: shape.to_vec(), values: Values::Int(values) }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    pub fn as_floats(&self) -> &[f64] {
+    pub(crate) fn as_floats(&self) -> &[f64] {
         match &self.values {
             Values::Float(v) => v,
             Values::Int(_) => panic!("integers where floats are expected"),
         }
     }
 
-    pub fn as_ints(&self) -> &[i128] {
+    pub(crate) fn as_ints(&self) -> &[i128] {
         match &self.values {
             Values::Int(v) => v,
             Values::Float(_) => panic!("floats where integers are expected"),
@@ -50,7 +50,7 @@ impl Dense {
     }
 
     /// In `dtype`; floats are rounded to nearest, integers keep their low bits.
-    pub fn data(&self, dtype: DType) -> TensorData {
+    pub(crate) fn data(&self, dtype: DType) -> TensorData {
         let shape = self.shape.clone();
         macro_rules! of {
             ($v:expr, $f:expr) => {
@@ -75,7 +75,7 @@ impl Dense {
         }
     }
 
-    pub fn of(data: &TensorData) -> Self {
+    pub(crate) fn of(data: &TensorData) -> Self {
         macro_rules! read {
             ($t:ty, $kind:ident, $f:expr) => {
                 Values::$kind(data.as_slice::<$t>().expect("the dtype was matched").iter().map(|&x| $f(x)).collect())
@@ -114,7 +114,7 @@ fn bf16_from_f64(x: f64) -> bf16 {
 }
 
 /// The nearest number of `dtype`.
-pub fn round_to(x: f64, dtype: DType) -> f64 {
+pub(crate) fn round_to(x: f64, dtype: DType) -> f64 {
     match dtype {
         DType::F32 => x as f32 as f64,
         DType::F16 => f16::from_f64(x).to_f64(),
@@ -124,7 +124,7 @@ pub fn round_to(x: f64, dtype: DType) -> f64 {
 }
 
 /// The smallest and largest integer of `dtype`.
-pub fn int_limits(dtype: DType) -> (i128, i128) {
+pub(crate) fn int_limits(dtype: DType) -> (i128, i128) {
     match dtype {
         DType::I8 => (i8::MIN.into(), i8::MAX.into()),
         DType::I16 => (i16::MIN.into(), i16::MAX.into()),
@@ -139,14 +139,14 @@ pub fn int_limits(dtype: DType) -> (i128, i128) {
 }
 
 /// Keeps the low bits that `dtype` has.
-pub fn wrap(x: i128, dtype: DType) -> i128 {
+pub(crate) fn wrap(x: i128, dtype: DType) -> i128 {
     let (low, high) = int_limits(dtype);
     x.wrapping_sub(low).rem_euclid(high - low + 1) + low
 }
 
 /// Which values are drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Domain {
+pub(crate) enum Domain {
     /// Standard normal; integers from -9 to 9 (0 to 9).
     Normal,
     /// Above 0, about 1.
@@ -168,7 +168,7 @@ pub enum Domain {
 }
 
 /// One element in `dtype`'s kind; floats are numbers of `dtype`.
-pub fn draw(rng: &mut Rng, domain: Domain, dtype: DType) -> f64 {
+pub(crate) fn draw(rng: &mut Rng, domain: Domain, dtype: DType) -> f64 {
     let x = match domain {
         Domain::Normal => rng.normal(),
         Domain::Positive => rng.uniform(0.05, 3.0),
@@ -222,38 +222,38 @@ fn draw_int(rng: &mut Rng, domain: Domain, dtype: DType) -> i128 {
 
 /// An input: a tensor, and views of it.
 #[derive(Debug, Clone)]
-pub struct Arg {
-    pub base: Dense,
-    pub dtype: DType,
-    pub views: Views,
+pub(crate) struct Arg {
+    pub(crate) base: Dense,
+    pub(crate) dtype: DType,
+    pub(crate) views: Views,
     /// The shape after the views.
-    pub shape: Vec<usize>,
+    pub(crate) shape: Vec<usize>,
 }
 
 impl Arg {
     /// Random values of `shape` through random views.
-    pub fn random(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Self {
+    pub(crate) fn random(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Self {
         let (base, views) = views_to(rng, shape);
         Arg { base: dense(rng, &base, dtype, domain), dtype, views, shape: shape.to_vec() }
     }
 
     /// Random values of `shape`, no view.
-    pub fn plain(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Self {
+    pub(crate) fn plain(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Self {
         Arg::new(dense(rng, shape, dtype, domain), dtype)
     }
 
     /// These values, no view.
-    pub fn new(base: Dense, dtype: DType) -> Self {
+    pub(crate) fn new(base: Dense, dtype: DType) -> Self {
         Arg { shape: base.shape.clone(), base, dtype, views: Views::new() }
     }
 
     /// On a backend, in `dtype`.
-    pub fn value<B: Backend>(&self, dtype: DType, device: &Device<B>) -> Value<B> {
+    pub(crate) fn value<B: Backend>(&self, dtype: DType, device: &Device<B>) -> Value<B> {
         shape::apply(Value::new(self.base.data(dtype), device), &self.views)
     }
 
     /// The values after the views.
-    pub fn dense(&self) -> Dense {
+    pub(crate) fn dense(&self) -> Dense {
         if self.views.is_empty() {
             return self.base.clone();
         }
@@ -263,7 +263,7 @@ impl Arg {
 }
 
 /// Random values.
-pub fn dense(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Dense {
+pub(crate) fn dense(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Dense {
     let len = shape.iter().product();
     if dtype.is_float() {
         Dense::floats(shape, (0..len).map(|_| draw(rng, domain, dtype)).collect())

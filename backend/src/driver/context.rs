@@ -140,15 +140,6 @@ impl Context {
         check("cuMemcpyDtoHAsync", unsafe { sys::cuMemcpyDtoHAsync_v2(target.cast(), source, bytes, self.stream()) })
     }
 
-    /// Queues a copy within the device, or between devices.
-    ///
-    /// # Safety
-    /// Both ranges hold `bytes` bytes of live device memory and do not overlap.
-    pub(crate) unsafe fn copy_on_device(&self, target: u64, source: u64, bytes: usize) -> Result<()> {
-        // SAFETY: the caller vouches for both ranges.
-        check("cuMemcpyAsync", unsafe { sys::cuMemcpyAsync(target, source, bytes, self.stream()) })
-    }
-
     /// Queues zeros over a range.
     ///
     /// # Safety

@@ -67,6 +67,7 @@ impl ScalarArg {
         ScalarArg { bits, slot: 0 }
     }
 
+    #[cfg_attr(not(all(test, feature = "gpu")), expect(dead_code, reason = "for captured plans, whose scalars change between replays"))]
     /// The scalar in the 8 bytes at device address `slot`, which must outlive every run of the kernel.
     pub(crate) fn slot(slot: u64) -> Self {
         ScalarArg { bits: 0, slot }

@@ -132,7 +132,8 @@ pub(crate) fn cumulative(
             }
         };
         let kernel = device.kernel(&KernelSpec { file: &CUMULATIVE, entry, defs: &defs })?;
-        let launch = Launch::new(device, kernel).arg(y.ptr()).arg(totals.as_ref().map_or(0, CudaTensor::ptr)).read(x);
+        let launch =
+            Launch::new(device, kernel).arg(y.ptr()).arg(totals.as_ref().map_or(0, CudaTensor::ptr)).read(x);
         let launch = match (&totals, with_totals) {
             (Some(totals), true) => launch.uses(&[totals], &[]),
             (Some(totals), false) => launch.uses(&[y], &[totals]),
@@ -153,13 +154,21 @@ mod tests {
 
     #[test]
     fn chunks_cover_the_dimension_in_whole_packs() {
-        for sizes in [(1, 1 << 27, 1), (1, 1_000_003, 1), (5000, 1025, 1), (1, 16384, 8192), (3, 100, 7), (2, 1, 1)] {
+        for sizes in
+            [(1, 1 << 27, 1), (1, 1_000_003, 1), (5000, 1025, 1), (1, 16384, 8192), (3, 100, 7), (2, 1, 1)]
+        {
             for elem in [Elem::U8, Elem::BF16, Elem::F32, Elem::F64] {
                 let p = plan(sizes, elem, 132, |_| true);
-                assert!((p.chunks - 1) * p.chunk < sizes.1 && sizes.1 <= p.chunks * p.chunk, "{sizes:?} {p:?}");
+                assert!(
+                    (p.chunks - 1) * p.chunk < sizes.1 && sizes.1 <= p.chunks * p.chunk,
+                    "{sizes:?} {p:?}"
+                );
                 if let Some((group, items)) = p.row {
                     assert!(p.chunks == 1 || (group == p.block && p.chunk % p.v == 0), "{sizes:?} {p:?}");
-                    assert!(items % p.v == 0 && sizes.1 % p.v == 0 && p.block % group == 0, "{sizes:?} {p:?}");
+                    assert!(
+                        items % p.v == 0 && sizes.1 % p.v == 0 && p.block % group == 0,
+                        "{sizes:?} {p:?}"
+                    );
                 } else {
                     assert!(sizes.2 % p.v == 0);
                 }

@@ -70,7 +70,8 @@ impl LoopsArg {
             let (size, step) = if d == 0 { (size / v, v as i64) } else { (size, 1) };
             arg.size[d] = size as u64;
             // Sizes of 2^31 and more go with 64-bit offsets, which do not use this field.
-            arg.size32[d] = u32::try_from(size).ok().filter(|&s| s < 1 << 31).map_or_else(FastDiv::default, FastDiv::new);
+            arg.size32[d] =
+                u32::try_from(size).ok().filter(|&s| s < 1 << 31).map_or_else(FastDiv::default, FastDiv::new);
             for (to, from) in arg.stride[d].iter_mut().zip(strides) {
                 *to = from * step;
             }

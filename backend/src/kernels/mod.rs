@@ -19,8 +19,17 @@ use crate::driver::launch::Kernel;
 use crate::dtype::Elem;
 use crate::error::Result;
 
+pub(crate) mod cumulative;
 pub(crate) mod elementwise;
+pub(crate) mod gather;
+pub(crate) mod im2col;
+pub(crate) mod int_matmul;
+pub(crate) mod layer_norm;
+pub(crate) mod pool;
+pub(crate) mod random;
 pub(crate) mod reduce;
+pub(crate) mod scatter;
+pub(crate) mod softmax;
 
 /// A `.cu` or `.cuh` file, embedded.
 #[derive(Debug)]

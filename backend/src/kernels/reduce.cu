@@ -251,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduce_rows(Target to, con
 extern "C" __global__ void __launch_bounds__(THREADS)
     reduce_row(Target to, const T* x, Rows g, u64 size, u64 chunk, u64 count) {
     __shared__ A shared[32];
-    const u64 part = blockIdx.x / g.rows, row = blockIdx.x - part * g.rows;
+    const u64 part = PARTIAL ? blockIdx.x / g.rows : 0, row = blockIdx.x - part * g.rows;
     const u64 first = part * chunk, left = size - first;
     A a = reduce_span<THREADS>(x + row_offset(g, row) + first, left < chunk ? left : chunk, (INDEX)first, threadIdx.x);
     a = block_reduce(a, Op::identity(), shared, Combine());

@@ -124,7 +124,9 @@ impl Geometry {
         match () {
             () if stride == 1 && size > 1 => Some(rows),
             () if inner.stride == 1 => Some(Geometry { stride, columns: true, ..rows }),
-            () if outer.stride == 1 => Some(Geometry { stride, outer: inner, inner: outer, columns: true, ..rows }),
+            () if outer.stride == 1 => {
+                Some(Geometry { stride, outer: inner, inner: outer, columns: true, ..rows })
+            }
             () if size <= 1 => Some(rows),
             () => None,
         }
@@ -254,7 +256,9 @@ pub(crate) fn reduce(
     };
     let device = x.device();
     let elem = x.elem();
-    let plan = plan(&g, elem.size_bytes() as u64, device.props.sm_count as u64, |bytes| x.aligned_to(bytes as usize));
+    let plan = plan(&g, elem.size_bytes() as u64, device.props.sm_count as u64, |bytes| {
+        x.aligned_to(bytes as usize)
+    });
 
     let wide = g.size >= 1 << 31;
     let split = plan.chunks > 1;
@@ -305,14 +309,13 @@ pub(crate) fn reduce(
         inner_stride: g.inner.stride,
     };
     match plan.case {
-        Case::Rows { lanes } => launch(
-            "reduce_rows",
-            &[("CASE_ROWS", Def::Int(1)), ("LANES", Def::Int(lanes as i64))],
-        )?
-        .read(x)
-        .arg(rows)
-        .arg(g.size)
-        .arg(g.size),
+        Case::Rows { lanes } => {
+            launch("reduce_rows", &[("CASE_ROWS", Def::Int(1)), ("LANES", Def::Int(lanes as i64))])?
+                .read(x)
+                .arg(rows)
+                .arg(g.size)
+                .arg(g.size)
+        }
         Case::Row => launch("reduce_row", &[("CASE_ROW", Def::Int(1)), partial])?
             .read(x)
             .arg(rows)
@@ -428,7 +431,11 @@ mod tests {
         assert!(copies > 0, "some need a copy");
         for l in &views {
             for dim in 0..l.rank() {
-                assert!(check_geometry(&Layout::contiguous(l.shape().clone()), dim), "row-major {:?}", l.dims());
+                assert!(
+                    check_geometry(&Layout::contiguous(l.shape().clone()), dim),
+                    "row-major {:?}",
+                    l.dims()
+                );
             }
         }
     }
@@ -454,7 +461,8 @@ mod tests {
 
     #[test]
     fn chunks_cover_the_dimension_once() {
-        for dims in [[1, 1 << 20], [3, 100_003], [100_003, 3], [70_001, 64], [5000, 33], [2, 4097], [2, 2049]] {
+        for dims in [[1, 1 << 20], [3, 100_003], [100_003, 3], [70_001, 64], [5000, 33], [2, 4097], [2, 2049]]
+        {
             for dim in 0..2 {
                 for bytes in [1, 2, 4, 8] {
                     let (g, p) = plan_of(&layout(&dims), dim, bytes);

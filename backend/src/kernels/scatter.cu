@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 // launch     ceil(n / 128) blocks of 128 threads, n <= 2^31; KEY_T = u32 (dim_size < 2^32 - 1) | u64
 extern "C" __global__ void __launch_bounds__(RANK_THREADS)
     scatter(u32* order, KEY_T* row, const IDX_T* index, u32 n, i64 dim_size, FaultTable faults) {
-    __shared__ __align__(16) KEY_T tile[TILE];
+    __shared__ KEY_T tile[TILE];
     const u32 j = blockIdx.x * RANK_THREADS + threadIdx.x;
     const bool mine = j < n;
     const KEY_T key = mine ? (KEY_T)checked_index(index[j], dim_size, faults) : 0;

@@ -160,7 +160,13 @@ const GROUP: usize = 32;
 const RANK_THREADS: usize = 128;
 
 /// `value` and `index` (one index a slice) row-major.
-fn sorted(x: &CudaTensor, dim: usize, index: &CudaTensor, value: &CudaTensor, faults: FaultTable) -> Result<()> {
+fn sorted(
+    x: &CudaTensor,
+    dim: usize,
+    index: &CudaTensor,
+    value: &CudaTensor,
+    faults: FaultTable,
+) -> Result<()> {
     use burn_std::DType;
     let device = x.device();
     let outer: usize = x.dims()[..dim].iter().product();
@@ -173,7 +179,9 @@ fn sorted(x: &CudaTensor, dim: usize, index: &CudaTensor, value: &CudaTensor, fa
     let (x_bytes, value_bytes) = (x.elem().size_bytes(), value.elem().size_bytes());
     let mut v = 16 / value_bytes;
     while v > 1
-        && !(inner.is_multiple_of(v) && value.aligned_to(v * value_bytes) && x.aligned_to((v * x_bytes).min(16)))
+        && !(inner.is_multiple_of(v)
+            && value.aligned_to(v * value_bytes)
+            && x.aligned_to((v * x_bytes).min(16)))
     {
         v /= 2;
     }
@@ -200,7 +208,8 @@ fn sorted(x: &CudaTensor, dim: usize, index: &CudaTensor, value: &CudaTensor, fa
     let order = temporary(vec![most], DType::U32)?;
     let row = temporary(vec![most], key_dtype)?;
     let acc = if x.elem() == Elem::F64 { DType::F64 } else { DType::F32 };
-    let sums = vec![most.div_ceil(GROUP), outer * inner];
+    // No run spans the groups when there is only one.
+    let sums = vec![if most > GROUP { most.div_ceil(GROUP) } else { 0 }, outer * inner];
     let (head, carry) = (temporary(sums.clone(), acc)?, temporary(sums, acc)?);
     for first in (0..count).step_by(SORTED_AT_ONCE) {
         let n = (count - first).min(SORTED_AT_ONCE);
@@ -212,7 +221,8 @@ fn sorted(x: &CudaTensor, dim: usize, index: &CudaTensor, value: &CudaTensor, fa
             first: first as u64,
             n: n as u32,
         };
-        let portion = index.with_layout(index.layout().reshape(&[count]).expect("row-major").narrow(0, first, n));
+        let portion =
+            index.with_layout(index.layout().reshape(&[count]).expect("row-major").narrow(0, first, n));
         Launch::new(device, rank)
             .write(&order)
             .write(&row)
@@ -234,13 +244,11 @@ fn sorted(x: &CudaTensor, dim: usize, index: &CudaTensor, value: &CudaTensor, fa
             .arg(shape)
             .run(grid, THREADS as u32, 0)?;
         if groups > 1 {
-            Launch::new(device, carry_over)
-                .update(x)
-                .read(&head)
-                .read(&carry)
-                .read(&row)
-                .arg(shape)
-                .run(grid, THREADS as u32, 0)?;
+            Launch::new(device, carry_over).update(x).read(&head).read(&carry).read(&row).arg(shape).run(
+                grid,
+                THREADS as u32,
+                0,
+            )?;
         }
     }
     Ok(())
@@ -265,7 +273,9 @@ mod tests {
     #[test]
     fn sixteen_bit_sums_are_rounded_once() {
         assert!(!rounds_often(Method::Lines, 1) && rounds_often(Method::Lines, 2));
-        assert!(!rounds_often(Method::Sorted, SORTED_AT_ONCE) && rounds_often(Method::Sorted, SORTED_AT_ONCE + 1));
+        assert!(
+            !rounds_often(Method::Sorted, SORTED_AT_ONCE) && rounds_often(Method::Sorted, SORTED_AT_ONCE + 1)
+        );
         assert!(rounds_often(Method::Atomic, 2));
     }
 

@@ -37,8 +37,9 @@ impl RowInRegisters {
         } else {
             packs.div_ceil(n_max).next_power_of_two()
         };
-        let row = RowInRegisters { v, n: packs.div_ceil(group).max(1), group, block: group.max(128) };
-        (group <= 1024).then_some(RowInRegisters { block: if group > 32 { group } else { row.block }, ..row })
+        // Several rows share a block of 128 threads when they take a warp or less.
+        let block = if group > 32 { group } else { 128 };
+        (group <= 1024).then_some(RowInRegisters { v, n: packs.div_ceil(group).max(1), group, block })
     }
 
     pub(crate) fn blocks(&self, rows: u64) -> u64 {
@@ -80,7 +81,14 @@ pub(crate) fn around(dims: &[usize], dim: usize) -> (u64, u64, u64) {
 const COLUMN_BLOCK: u64 = 256;
 
 /// Pack length and threads along the columns.
-fn columns(kept: u64, size: u64, inner: u64, elem: Elem, sm_count: u64, aligned: impl Fn(u64) -> bool) -> (u64, u64) {
+fn columns(
+    kept: u64,
+    size: u64,
+    inner: u64,
+    elem: Elem,
+    sm_count: u64,
+    aligned: impl Fn(u64) -> bool,
+) -> (u64, u64) {
     let mut v = pack_len(elem, 16, |v, bytes| inner.is_multiple_of(v) && aligned(bytes));
     // Eight elements for each thread along the reduced dimension, as long as a warp still reads along the columns.
     let y = (size / 8).clamp(1, 8).next_power_of_two();
@@ -100,11 +108,7 @@ pub(crate) struct Softmax {
 
 impl Softmax {
     fn defs(self, elem: Elem) -> [(&'static str, Def); 3] {
-        [
-            ("T", Def::Type(elem)),
-            ("LOG", Def::Int(self.log as i64)),
-            ("NEGATE", Def::Int(self.negate as i64)),
-        ]
+        [("T", Def::Type(elem)), ("LOG", Def::Int(self.log as i64)), ("NEGATE", Def::Int(self.negate as i64))]
     }
 }
 
@@ -127,8 +131,11 @@ pub(crate) fn softmax(function: Softmax, y: &CudaTensor, x: &CudaTensor, dim: us
     if inner > 1 {
         let (v, threads) = columns(outer * inner, size, inner, elem, device.props.sm_count as u64, aligned);
         let blocks = (outer * inner / v).div_ceil(threads) as u32;
-        let rest =
-            [("V", Def::Int(v as i64)), ("X", Def::Int(threads as i64)), ("BLOCK", Def::Int(COLUMN_BLOCK as i64))];
+        let rest = [
+            ("V", Def::Int(v as i64)),
+            ("X", Def::Int(threads as i64)),
+            ("BLOCK", Def::Int(COLUMN_BLOCK as i64)),
+        ];
         return launch("CASE_COLUMNS", &rest)?.arg(outer).arg(size).arg(inner).run(
             [blocks, 1, 1],
             COLUMN_BLOCK as u32,
@@ -185,7 +192,9 @@ mod tests {
     #[test]
     fn registers_hold_rows_up_to_their_limit() {
         for elem in [Elem::F64, Elem::F32, Elem::F16] {
-            for size in (1..400).chain([512, 1000, 1001, 1024, 4096, 8191, 8192, 16384, 20_000, 32_768, 40_000, 100_001]) {
+            for size in (1..400)
+                .chain([512, 1000, 1001, 1024, 4096, 8191, 8192, 16384, 20_000, 32_768, 40_000, 100_001])
+            {
                 let Some(r) = RowInRegisters::new(size, elem, |_| true) else {
                     assert!(size > 8192, "{elem:?} {size}");
                     continue;

@@ -79,7 +79,7 @@ const LARGEST_LISTED: usize = 5;
 /// Every method may be called from any thread, so the implementation makes the device's context current.
 /// `alloc` must also work in a thread whose stream is being captured (see
 /// `cuThreadExchangeStreamCaptureMode`).
-pub(crate) trait MemoryDriver: Send + Sync {
+pub(crate) trait MemoryDriver: Send + Sync + std::panic::RefUnwindSafe {
     /// Takes `bytes` of device memory; the address is a multiple of 512.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ const CLASSES: usize = (usize::BITS - MIN_BYTES.trailing_zeros()) as usize;
 /// What the pool needs of a CUDA device.
 ///
 /// Every method may be called from any thread.
-pub(crate) trait PinnedDriver: Send + Sync {
+pub(crate) trait PinnedDriver: Send + Sync + std::panic::RefUnwindSafe {
     /// Takes `bytes` of page-locked host memory, at least page-aligned, and returns its address.
     ///
     /// # Errors

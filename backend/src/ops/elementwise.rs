@@ -313,6 +313,9 @@ pub(crate) fn copy_into(target: &CudaTensor, source: &CudaTensor) -> Result<()> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compile::{Compiler, Nvrtc};
+    use crate::kernels::elementwise::ELEMENTWISE;
+    use crate::kernels::{Def, KernelSpec};
 
     #[test]
     fn expressions_name_only_what_an_elementwise_kernel_has() {
@@ -324,6 +327,64 @@ mod tests {
             }
             assert_eq!(depth, 0, "{}: {}", op.name, op.expr);
             assert!(!op.expr.contains(['#', '\n', ';']), "{}: {}", op.name, op.expr);
+        }
+    }
+
+    /// Inputs that the expression names.
+    fn inputs(op: &Op) -> i64 {
+        let names = |x: char| {
+            op.expr.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == x.to_string())
+        };
+        ['a', 'b', 'c'].into_iter().filter(|&x| names(x)).count() as i64
+    }
+
+    /// The dtypes that an operation is for: one of each kind of arithmetic.
+    fn dtypes(op: &Op) -> Vec<Elem> {
+        let any = [
+            "full", "copy", "neg", "abs", "sign", "add", "sub", "mul", "div", "remainder", "add_scalar", "sub_scalar",
+            "mul_scalar", "div_scalar", "remainder_scalar", "clamp", "clamp_min", "clamp_max", "equal", "not_equal",
+            "greater", "greater_equal", "lower", "lower_equal", "equal_elem", "not_equal_elem", "greater_elem",
+            "greater_equal_elem", "lower_elem", "lower_equal_elem", "mask_fill", "mask_where",
+        ];
+        let ints = vec![Elem::I32, Elem::U8, Elem::I64];
+        let floats = vec![Elem::F32, Elem::BF16, Elem::F64];
+        match op.name {
+            "not" => vec![Elem::B8],
+            name if any.contains(&name) => [ints, floats].concat(),
+            name if name.starts_with("bitwise") || name.starts_with("powi") || name == "arange" => ints,
+            _ => floats,
+        }
+    }
+
+    /// Needs NVRTC, but no GPU; says so where it is not installed.
+    #[test]
+    fn every_expression_compiles_for_its_dtypes() {
+        if let Err(why) = Nvrtc.version() {
+            println!("SKIPPED: {why}");
+            return;
+        }
+        for op in ALL {
+            for elem in dtypes(op) {
+                let mask = op.name.starts_with("mask");
+                let bool_out = ["equal", "not_equal", "greater", "lower", "is_"].iter().any(|p| op.name.starts_with(p));
+                let out = if bool_out { Elem::B8 } else { elem };
+                let defs = [
+                    ("N_IN", Def::Int(inputs(op))),
+                    ("OUT_T", Def::Type(out)),
+                    ("A_T", Def::Type(elem)),
+                    ("B_T", Def::Type(if mask { Elem::B8 } else { elem })),
+                    ("C_T", Def::Type(elem)),
+                    ("S_T", Def::Text(elem.compute_name())),
+                    ("V", Def::Int(4)),
+                    ("CASE_CONTIGUOUS", Def::Int(0)),
+                    ("INDEX", Def::Text("u64")),
+                    ("EXPR", Def::Text(op.expr)),
+                ];
+                let source = KernelSpec { file: &ELEMENTWISE, entry: "elementwise", defs: &defs }.source().unwrap();
+                if let Err(error) = Nvrtc.compile(&source, "sm_90a") {
+                    panic!("{} for {elem:?}: {error}", op.name);
+                }
+            }
         }
     }
 }

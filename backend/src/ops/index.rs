@@ -34,7 +34,11 @@ fn kernel_index(op: &'static str, index: &CudaTensor) -> Result<CudaTensor> {
 /// An index cannot be right when there is nothing to name.
 fn check_not_empty(op: &'static str, x: &CudaTensor, dim: usize, index: &CudaTensor) -> Result<()> {
     if x.dims()[dim] == 0 {
-        return Err(shape_error(op, format!("there are indices into dimension {dim}, which is empty"), &[x, index]));
+        return Err(shape_error(
+            op,
+            format!("there are indices into dimension {dim}, which is empty"),
+            &[x, index],
+        ));
     }
     Ok(())
 }
@@ -44,7 +48,11 @@ fn check_elements(op: &'static str, x: &CudaTensor, dim: usize, index: &CudaTens
     check::dim(op, x, dim)?;
     let fits = x.dims().len() == index.dims().len()
         && (0..x.dims().len()).all(|d| d == dim || x.dims()[d] == index.dims()[d]);
-    if fits { Ok(()) } else { Err(shape_error(op, format!("shapes may differ in dimension {dim} only"), &[x, index])) }
+    if fits {
+        Ok(())
+    } else {
+        Err(shape_error(op, format!("shapes may differ in dimension {dim} only"), &[x, index]))
+    }
 }
 
 /// `x`'s shape with as many elements in `dim` as `index`, which must have one dimension.
@@ -170,7 +178,11 @@ fn select_with(
 ) -> Result<CudaTensor> {
     let shape = selected_shape(op, &x, dim, index)?;
     if value.dims() != shape.as_slice() {
-        return Err(shape_error(op, format!("the values must have shape {:?}", shape.as_slice()), &[&x, index, value]));
+        return Err(shape_error(
+            op,
+            format!("the values must have shape {:?}", shape.as_slice()),
+            &[&x, index, value],
+        ));
     }
     add_at(op, x, dim, index, value, Along::Slices)
 }
@@ -181,7 +193,12 @@ fn select_with(
 ///
 /// # Errors
 /// `Error::Shape`, `Error::DType`, `Error::Device`.
-pub(crate) fn scatter_add(dim: usize, x: CudaTensor, index: &CudaTensor, value: &CudaTensor) -> Result<CudaTensor> {
+pub(crate) fn scatter_add(
+    dim: usize,
+    x: CudaTensor,
+    index: &CudaTensor,
+    value: &CudaTensor,
+) -> Result<CudaTensor> {
     check_bool("scatter_add", &x, false)?;
     scatter_with("scatter_add", dim, x, index, value)
 }
@@ -190,7 +207,12 @@ pub(crate) fn scatter_add(dim: usize, x: CudaTensor, index: &CudaTensor, value: 
 ///
 /// # Errors
 /// As for [`scatter_add`].
-pub(crate) fn scatter_or(dim: usize, x: CudaTensor, index: &CudaTensor, value: &CudaTensor) -> Result<CudaTensor> {
+pub(crate) fn scatter_or(
+    dim: usize,
+    x: CudaTensor,
+    index: &CudaTensor,
+    value: &CudaTensor,
+) -> Result<CudaTensor> {
     check_bool("scatter_or", &x, true)?;
     scatter_with("scatter_or", dim, x, index, value)
 }
@@ -201,7 +223,12 @@ pub(crate) fn scatter_or(dim: usize, x: CudaTensor, index: &CudaTensor, value: &
 ///
 /// # Errors
 /// As for [`scatter_add`].
-pub(crate) fn select_add(x: CudaTensor, dim: usize, index: &CudaTensor, value: &CudaTensor) -> Result<CudaTensor> {
+pub(crate) fn select_add(
+    x: CudaTensor,
+    dim: usize,
+    index: &CudaTensor,
+    value: &CudaTensor,
+) -> Result<CudaTensor> {
     check_bool("select_add", &x, false)?;
     select_with("select_add", x, dim, index, value)
 }
@@ -210,7 +237,12 @@ pub(crate) fn select_add(x: CudaTensor, dim: usize, index: &CudaTensor, value: &
 ///
 /// # Errors
 /// As for [`scatter_add`].
-pub(crate) fn select_or(x: CudaTensor, dim: usize, index: &CudaTensor, value: &CudaTensor) -> Result<CudaTensor> {
+pub(crate) fn select_or(
+    x: CudaTensor,
+    dim: usize,
+    index: &CudaTensor,
+    value: &CudaTensor,
+) -> Result<CudaTensor> {
     check_bool("select_or", &x, true)?;
     select_with("select_or", x, dim, index, value)
 }
@@ -221,7 +253,11 @@ pub(crate) fn select_or(x: CudaTensor, dim: usize, index: &CudaTensor, value: &C
 /// As for [`gather`].
 pub(crate) fn embedding(weights: &CudaTensor, index: &CudaTensor) -> Result<CudaTensor> {
     let [_, width] = *weights.dims() else {
-        return Err(shape_error("embedding", "the weights must have two dimensions".into(), &[weights, index]));
+        return Err(shape_error(
+            "embedding",
+            "the weights must have two dimensions".into(),
+            &[weights, index],
+        ));
     };
     let rows = select_as("embedding", weights, 0, &index.reshape(&[index.len()])?)?;
     let mut shape = index.dims().to_vec();
@@ -233,13 +269,21 @@ pub(crate) fn embedding(weights: &CudaTensor, index: &CudaTensor) -> Result<Cuda
 ///
 /// # Errors
 /// As for [`select_add`].
-pub(crate) fn embedding_backward(weights: &CudaTensor, dy: &CudaTensor, index: &CudaTensor) -> Result<CudaTensor> {
+pub(crate) fn embedding_backward(
+    weights: &CudaTensor,
+    dy: &CudaTensor,
+    index: &CudaTensor,
+) -> Result<CudaTensor> {
     const OP: &str = "embedding_backward";
     let [_, width] = *weights.dims() else {
         return Err(shape_error(OP, "the weights must have two dimensions".into(), &[weights, dy, index]));
     };
     if index.len().checked_mul(width) != Some(dy.len()) {
-        return Err(shape_error(OP, "the gradient must be a row for each index".into(), &[weights, dy, index]));
+        return Err(shape_error(
+            OP,
+            "the gradient must be a row for each index".into(),
+            &[weights, dy, index],
+        ));
     }
     let zeros = zeros(weights.device(), weights.layout().shape().clone(), dy.dtype(), OP)?;
     let rows = dy.reshape(&[index.len(), width])?;
@@ -255,13 +299,17 @@ pub(crate) fn slice_assign(x: CudaTensor, slices: &[Slice], value: CudaTensor) -
     check::same_dtype(OP, &[&x, &value])?;
     check::same_device(OP, &[&x, &value])?;
     let shape_of = |x: &CudaTensor| {
-        x.layout()
-            .slice(slices)
-            .ok_or_else(|| shape_error(OP, format!("{} ranges for a tensor of fewer dimensions", slices.len()), &[x]))
+        x.layout().slice(slices).ok_or_else(|| {
+            shape_error(OP, format!("{} ranges for a tensor of fewer dimensions", slices.len()), &[x])
+        })
     };
     let part = shape_of(&x)?;
     if value.layout().expand(part.dims()).is_none() {
-        return Err(shape_error(OP, format!("the value does not fit the range's shape {:?}", part.dims()), &[&x, &value]));
+        return Err(shape_error(
+            OP,
+            format!("the value does not fit the range's shape {:?}", part.dims()),
+            &[&x, &value],
+        ));
     }
     if part.is_empty() {
         return Ok(x);
@@ -287,7 +335,8 @@ pub(crate) fn cat(tensors: &[CudaTensor], dim: usize) -> Result<CudaTensor> {
     let mut shape = first.dims().to_vec();
     shape[dim] = 0;
     for t in tensors {
-        let fits = t.dims().len() == shape.len() && (0..shape.len()).all(|d| d == dim || t.dims()[d] == shape[d]);
+        let fits =
+            t.dims().len() == shape.len() && (0..shape.len()).all(|d| d == dim || t.dims()[d] == shape[d]);
         if !fits {
             return Err(shape_error(OP, format!("shapes may differ in dimension {dim} only"), &all));
         }

@@ -1,8 +1,16 @@
 //! What the backend can do, a file per family: check, allocate, launch. Burn's method tables (`burn/`) hand over to
 //! these functions and do nothing else.
 
+pub(crate) mod conv;
+pub(crate) mod cumulative;
 pub(crate) mod data;
 pub(crate) mod elementwise;
+pub(crate) mod index;
+pub(crate) mod int_matmul;
 pub(crate) mod matmul;
+pub(crate) mod norm;
+pub(crate) mod pool;
+pub(crate) mod random;
 pub(crate) mod reduce;
+pub(crate) mod softmax;
 pub(crate) mod view;

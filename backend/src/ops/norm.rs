@@ -23,7 +23,11 @@ pub(crate) fn layer_norm(
 ) -> Result<CudaTensor> {
     const OP: &str = "layer_norm";
     let Some(&size) = x.dims().last() else {
-        return Err(Error::Shape { op: OP, detail: "there is no dimension".into(), shapes: vec![x.dims().to_vec()] });
+        return Err(Error::Shape {
+            op: OP,
+            detail: "there is no dimension".into(),
+            shapes: vec![x.dims().to_vec()],
+        });
     };
     check::float(OP, x)?;
     for parameter in [Some(gamma), beta].into_iter().flatten() {

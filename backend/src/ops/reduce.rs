@@ -36,7 +36,11 @@ fn has_neutral(op: ReduceOp, elem: Elem) -> bool {
 
 fn check_input(name: &'static str, op: ReduceOp, x: &CudaTensor, size: usize) -> Result<()> {
     if x.elem() == Elem::B8 && !matches!(op, ReduceOp::Any | ReduceOp::All) {
-        return Err(Error::DType { op: name, detail: "not defined for bool".into(), dtypes: vec![x.dtype()] });
+        return Err(Error::DType {
+            op: name,
+            detail: "not defined for bool".into(),
+            dtypes: vec![x.dtype()],
+        });
     }
     if size == 0 && !has_neutral(op, x.elem()) {
         return Err(empty(name));
@@ -160,7 +164,8 @@ fn extrema(
         let detail = "indices need an integer dtype".into();
         return Err(Error::DType { op: name, detail, dtypes: vec![indices] });
     }
-    let bits = 8 * elem.size_bytes() as u32 - matches!(elem, Elem::I8 | Elem::I16 | Elem::I32 | Elem::I64) as u32;
+    let bits =
+        8 * elem.size_bytes() as u32 - matches!(elem, Elem::I8 | Elem::I16 | Elem::I32 | Elem::I64) as u32;
     if (size as u64 - 1).checked_shr(bits).unwrap_or(0) != 0 {
         let detail = format!("indices up to {} do not fit into {indices:?}", size - 1);
         return Err(Error::Argument { op: name, detail });
@@ -192,7 +197,11 @@ pub(crate) fn argmin(x: &CudaTensor, dim: usize, indices: DType) -> Result<CudaT
 ///
 /// # Errors
 /// As [`argmax`].
-pub(crate) fn max_dim_with_indices(x: &CudaTensor, dim: usize, indices: DType) -> Result<(CudaTensor, CudaTensor)> {
+pub(crate) fn max_dim_with_indices(
+    x: &CudaTensor,
+    dim: usize,
+    indices: DType,
+) -> Result<(CudaTensor, CudaTensor)> {
     let (values, indices) = extrema("max_dim_with_indices", ReduceOp::MaxAt, x, dim, indices, true)?;
     Ok((values.expect("values were asked for"), indices))
 }
@@ -201,7 +210,11 @@ pub(crate) fn max_dim_with_indices(x: &CudaTensor, dim: usize, indices: DType) -
 ///
 /// # Errors
 /// As [`argmax`].
-pub(crate) fn min_dim_with_indices(x: &CudaTensor, dim: usize, indices: DType) -> Result<(CudaTensor, CudaTensor)> {
+pub(crate) fn min_dim_with_indices(
+    x: &CudaTensor,
+    dim: usize,
+    indices: DType,
+) -> Result<(CudaTensor, CudaTensor)> {
     let (values, indices) = extrema("min_dim_with_indices", ReduceOp::MinAt, x, dim, indices, true)?;
     Ok((values.expect("values were asked for"), indices))
 }
@@ -225,9 +238,10 @@ fn runs(x: &[usize], target: &[usize]) -> SmallVec<[(usize, bool); 6]> {
 /// # Errors
 /// `Error::Shape` if `shape` does not broadcast to `x`'s.
 pub(crate) fn sum_to(x: &CudaTensor, shape: &[usize]) -> Result<CudaTensor> {
-    let fits = x.dims().len().checked_sub(shape.len()).is_some_and(|extra| {
-        x.dims()[extra..].iter().zip(shape).all(|(&from, &to)| to == from || to == 1)
-    });
+    let fits =
+        x.dims().len().checked_sub(shape.len()).is_some_and(|extra| {
+            x.dims()[extra..].iter().zip(shape).all(|(&from, &to)| to == from || to == 1)
+        });
     if !fits {
         return Err(Error::Shape {
             op: "sum_to",

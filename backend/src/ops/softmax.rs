@@ -55,7 +55,12 @@ pub(crate) fn softmin(x: &CudaTensor, dim: usize) -> Result<CudaTensor> {
 /// # Errors
 /// `Error::Shape`, `Error::DType`, `Error::Device` if the operands differ.
 #[allow(dead_code)] // for kiln::Autodiff's softmax
-pub(crate) fn softmax_backward(log: bool, y: &CudaTensor, dy: &CudaTensor, dim: usize) -> Result<Option<CudaTensor>> {
+pub(crate) fn softmax_backward(
+    log: bool,
+    y: &CudaTensor,
+    dy: &CudaTensor,
+    dim: usize,
+) -> Result<Option<CudaTensor>> {
     const OP: &str = "softmax_backward";
     check::dim(OP, y, dim)?;
     check::float(OP, y)?;

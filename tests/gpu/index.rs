@@ -1,0 +1,300 @@
+//! Moving elements: views, copies of views, gather and scatter, slices, concatenation, casts, creation.
+
+use burn_backend::{Backend, BoolDType, DType, FloatDType, IntDType, Scalar, Shape, Slice};
+
+use crate::Family;
+use crate::harness::values::{int_limits, wrap};
+use crate::harness::{Arg, BOOL, Body, Dense, Domain, FLOATS, INTS, Inputs, Rng, Tolerance, Value, Values};
+use crate::harness::{family::large, shape};
+use crate::per_kind;
+
+/// Every dtype.
+fn all() -> impl Iterator<Item = DType> {
+    FLOATS.into_iter().chain(INTS).chain([BOOL])
+}
+
+/// A view that is read, and then used after a copy of it was changed.
+pub(crate) struct ReadView;
+impl Body for ReadView {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let x = Inputs::new(inputs).any();
+        let len = match &x {
+            Value::Float(t) => burn_backend::TensorMetadata::shape(t),
+            Value::Int(t) => burn_backend::TensorMetadata::shape(t),
+            Value::Bool(t) => burn_backend::TensorMetadata::shape(t),
+        };
+        let flat = x.clone().reshape(&[len.num_elements()]);
+        vec![x, flat]
+    }
+}
+
+/// `unfold`, `repeat_dim`, `swap_dims` of any kind of tensor.
+pub(crate) enum Rearrange {
+    Unfold(usize, usize, usize),
+    Repeat(usize, usize),
+    Swap(usize, usize),
+    Transpose,
+}
+impl Body for Rearrange {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let x = Inputs::new(inputs).any();
+        vec![match *self {
+            Rearrange::Unfold(dim, size, step) => {
+                per_kind!(x; float_unfold int_unfold bool_unfold; dim, size, step)
+            }
+            Rearrange::Repeat(dim, times) => {
+                per_kind!(x; float_repeat_dim int_repeat_dim bool_repeat_dim; dim, times)
+            }
+            Rearrange::Swap(a, b) => per_kind!(x; float_swap_dims int_swap_dims bool_swap_dims; a, b),
+            Rearrange::Transpose => per_kind!(x; float_transpose int_transpose bool_transpose;),
+        }]
+    }
+}
+
+pub(crate) struct Cat(usize);
+impl Body for Cat {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        vec![match &inputs[0] {
+            Value::Float(_) => Value::Float(B::float_cat(inputs.into_iter().map(Value::float).collect(), self.0)),
+            Value::Int(_) => Value::Int(B::int_cat(inputs.into_iter().map(Value::int).collect(), self.0)),
+            Value::Bool(_) => Value::Bool(B::bool_cat(inputs.into_iter().map(Value::bool).collect(), self.0)),
+        }]
+    }
+}
+
+pub(crate) struct SliceAssign(Vec<Slice>);
+impl Body for SliceAssign {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let mut inputs = Inputs::new(inputs);
+        let x = inputs.any();
+        let held = x.clone();
+        let changed = match x {
+            Value::Float(x) => Value::Float(B::float_slice_assign(x, &self.0, inputs.float())),
+            Value::Int(x) => Value::Int(B::int_slice_assign(x, &self.0, inputs.int())),
+            Value::Bool(x) => Value::Bool(B::bool_slice_assign(x, &self.0, inputs.bool())),
+        };
+        vec![changed, held]
+    }
+}
+
+fn layout(dtype: DType) {
+    let mut family = Family::new(format!("layout {}", dtype.name()));
+    family.cases("views and reshape", 1.5, |family, rng| {
+        let shape = shape::any(rng, large());
+        let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
+        family.check(&args, &ReadView, Tolerance::exact());
+    });
+    family.cases("unfold, repeat, swap_dims, transpose", 1.5, |family, rng| {
+        let rank = rng.range(2, 4);
+        let shape = shape::filled(rng, rank, false);
+        let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
+        let dim = rng.below(rank);
+        let body = match rng.below(4) {
+            0 => Rearrange::Unfold(dim, rng.range(1, shape[dim]), rng.range(1, 3)),
+            1 => Rearrange::Repeat(dim, rng.range(1, 4)),
+            2 => Rearrange::Swap(dim, rng.below(rank)),
+            _ => Rearrange::Transpose,
+        };
+        family.check(&args, &body, Tolerance::exact());
+    });
+    family.cases("cat", 1.0, |family, rng| {
+        let shape = shape::any(rng, large());
+        let dim = rng.below(shape.len());
+        let mut args = Vec::new();
+        for _ in 0..rng.range(1, 5) {
+            let mut part = shape.clone();
+            part[dim] = rng.pick(&[0, 1, 2, 3, 8, 17]).min(part[dim] + 1);
+            args.push(Arg::random(rng, &part, dtype, Domain::Normal));
+        }
+        family.check(&args, &Cat(dim), Tolerance::exact());
+    });
+    family.cases("slice_assign", 1.0, |family, rng| {
+        let shape = shape::any(rng, large());
+        let (mut slices, mut part) = (Vec::new(), Vec::new());
+        for &size in &shape {
+            let start = rng.below(size + 1);
+            let end = rng.range(start, size);
+            // The reference takes only whole ranges with a step of 1 on some paths, so most steps are 1.
+            let step = if rng.one_in(4) { rng.pick(&[2, 3, -1, -2]) } else { 1 };
+            let slice = Slice::new(start as isize, Some(end as isize), step);
+            part.push(slice.output_size(size));
+            slices.push(slice);
+        }
+        let args = [shape, part].map(|s| Arg::random(rng, &s, dtype, Domain::Normal));
+        family.check(&args, &SliceAssign(slices), Tolerance::exact());
+    });
+    family.finish();
+}
+
+/// Indexed reads and writes along a dimension.
+pub(crate) struct Indexed(&'static str, usize);
+impl Body for Indexed {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let mut inputs = Inputs::new(inputs);
+        let (x, at, dim) = (inputs.any(), inputs.int(), self.1);
+        vec![match (self.0, x) {
+            ("gather", Value::Float(x)) => Value::Float(B::float_gather(dim, x, at)),
+            ("gather", Value::Int(x)) => Value::Int(B::int_gather(dim, x, at)),
+            ("gather", Value::Bool(x)) => Value::Bool(B::bool_gather(dim, x, at)),
+            ("select", x) => per_kind!(x; float_select int_select bool_select; dim, at),
+            ("scatter", Value::Float(x)) => Value::Float(B::float_scatter_add(dim, x, at, inputs.float())),
+            ("scatter", Value::Int(x)) => Value::Int(B::int_scatter_add(dim, x, at, inputs.int())),
+            ("scatter", Value::Bool(x)) => Value::Bool(B::bool_scatter_or(dim, x, at, inputs.bool())),
+            (_, Value::Float(x)) => Value::Float(B::float_select_add(x, dim, at, inputs.float())),
+            (_, Value::Int(x)) => Value::Int(B::int_select_add(x, dim, at, inputs.int())),
+            (_, Value::Bool(x)) => Value::Bool(B::bool_select_or(x, dim, at, inputs.bool())),
+        }]
+    }
+}
+
+fn indexed(dtype: DType) {
+    let mut family = Family::new(format!("indexed {}", dtype.name()));
+    for op in ["gather", "scatter", "select", "select_add"] {
+        family.cases(op, 1.0, |family, rng| {
+            let rank = rng.range(1, 4);
+            let mut shape = shape::of_rank(rng, rank, large());
+            let dim = rng.below(rank);
+            shape[dim] = shape[dim].max(1);
+            let mut index = if matches!(op, "gather" | "scatter") { shape.clone() } else { vec![0] };
+            let d = if index.len() == rank { dim } else { 0 };
+            index[d] = rng.pick(&[0, 1, 3, 8, 33]);
+            let index_dtype = rng.pick(&[DType::I32, DType::I64]);
+            let mut update = shape.clone();
+            update[dim] = index[d];
+            let x = Arg::random(rng, &shape, dtype, Domain::Normal);
+            let at = Arg::random(rng, &index, index_dtype, Domain::Index(shape[dim]));
+            let args = [x, at, Arg::random(rng, &update, dtype, Domain::Normal)];
+            let adds = matches!(op, "scatter" | "select_add");
+            let args = if adds { &args[..] } else { &args[..2] };
+            let tolerance = match dtype {
+                // Repeated indices: atomic additions in the dtype, in any order.
+                _ if adds && dtype.is_float() => Tolerance::chain(dtype, 1 + index[d] / 2, index[d]),
+                _ => Tolerance::exact(),
+            };
+            family.check(args, &Indexed(op, dim), tolerance);
+        });
+    }
+    family.finish();
+}
+
+pub(crate) struct Cast(DType);
+impl Body for Cast {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let to = self.0;
+        vec![match Inputs::new(inputs).any() {
+            Value::Float(x) if to.is_float() => Value::Float(B::float_cast(x, to.into())),
+            Value::Float(x) => Value::Int(B::float_into_int(x, to.into())),
+            Value::Int(x) if to.is_float() => Value::Float(B::int_into_float(x, to.into())),
+            Value::Int(x) => Value::Int(B::int_cast(x, to.into())),
+            Value::Bool(x) if to.is_float() => Value::Float(B::bool_into_float(x, to.into())),
+            Value::Bool(x) => Value::Int(B::bool_into_int(x, to.into())),
+        }]
+    }
+}
+
+/// What a cast gives: floats round to nearest, float to integer saturates towards zero with NaN as 0, integers wrap.
+fn cast_of(x: &Dense, to: DType) -> Dense {
+    let (low, high) = int_limits(to);
+    let saturate = |v: f64| if v.is_nan() { 0 } else { (v as i128).clamp(low, high) };
+    let values = match &x.values {
+        Values::Float(v) if to.is_float() => Values::Float(v.clone()),
+        Values::Float(v) => Values::Int(v.iter().map(|&v| saturate(v)).collect()),
+        Values::Int(v) if to.is_float() => Values::Float(v.iter().map(|&v| v as f64).collect()),
+        Values::Int(v) => Values::Int(v.iter().map(|&v| wrap(v, to)).collect()),
+    };
+    Dense { shape: x.shape.clone(), values }
+}
+
+fn cast(from: DType) {
+    let mut family: Family = Family::new(format!("cast from {}", from.name()));
+    for to in all().filter(|to| !to.is_bool()) {
+        family.cases(&format!("to {}", to.name()), 0.3, |family, rng| {
+            let shape = shape::any(rng, false);
+            let domain = rng.pick(&[Domain::Normal, Domain::Special]);
+            let args = [Arg::random(rng, &shape, from, domain)];
+            let expected = cast_of(&args[0].dense(), to);
+            // 64-bit integers reach 16-bit floats through f32 or f64: one unit for the second rounding.
+            let twice = !from.is_float() && to.is_float();
+            let tolerance = if twice { Tolerance::rounded(to) } else { Tolerance::exact() };
+            let got = args[0].value::<crate::Subject>(from, &Default::default());
+            let outcome = crate::harness::family::caught(|| Cast(to).run(vec![got]).remove(0).read());
+            let outcome = outcome.and_then(|got| match got.dtype == to {
+                true => crate::harness::same(&Dense::of(&got), &expected, to, tolerance),
+                false => Err(format!("dtype {:?}, expected {to:?}", got.dtype)),
+            });
+            family.expect(outcome.map_err(|text| format!("{text}; from {:?}", args[0])));
+        });
+    }
+    family.finish();
+}
+
+/// Creation ops; no input.
+pub(crate) struct Create(&'static str, Vec<usize>, DType);
+impl Body for Create {
+    fn run<B: Backend>(&self, _inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let (device, shape, dtype) = (Default::default(), Shape::from(self.1.clone()), self.2);
+        if dtype.is_float() {
+            let to: FloatDType = dtype.into();
+            return vec![Value::Float(match self.0 {
+                "zeros" => B::float_zeros(shape, &device, to),
+                "ones" => B::float_ones(shape, &device, to),
+                _ => B::float_full(shape, Scalar::Float(2.5), &device, to),
+            })];
+        }
+        if dtype.is_bool() {
+            return vec![Value::Bool(match self.0 {
+                "zeros" => B::bool_zeros(shape, &device, BoolDType::Native),
+                _ => B::bool_ones(shape, &device, BoolDType::Native),
+            })];
+        }
+        let to: IntDType = dtype.into();
+        vec![Value::Int(match self.0 {
+            "zeros" => B::int_zeros(shape, &device, to),
+            "ones" => B::int_ones(shape, &device, to),
+            "arange" => B::int_arange(3..self.1[0] as i64, &device, to),
+            "arange_step" => B::int_arange_step(0..self.1[0] as i64, 3, &device, to),
+            _ => B::int_full(shape, Scalar::Int(7), &device, to),
+        })]
+    }
+}
+
+#[test]
+fn creation() {
+    let mut family: Family = Family::new("creation");
+    for dtype in all() {
+        for op in ["zeros", "ones", "full", "arange", "arange_step"] {
+            if op.starts_with("arange") && (dtype.is_float() || dtype.is_bool()) || op == "full" && dtype.is_bool() {
+                continue;
+            }
+            family.cases(&format!("{op} {}", dtype.name()), 0.3, |family, rng: &mut Rng| {
+                let shape = match op {
+                    "arange" | "arange_step" => vec![rng.range(0, 127)],
+                    _ => shape::any(rng, false),
+                };
+                let steps = |start: i128, by: i128| {
+                    let values: Vec<_> = (0..).map(|k| start + k * by).take_while(|&v| v < shape[0] as i128).collect();
+                    Dense::ints(&[values.len()], values)
+                };
+                let value = match op {
+                    "zeros" => 0.0,
+                    "ones" => 1.0,
+                    _ if dtype.is_float() => 2.5,
+                    _ => 7.0,
+                };
+                let len = shape.iter().product();
+                let expected = match op {
+                    "arange" => steps(3, 1),
+                    "arange_step" => steps(0, 3),
+                    _ if dtype.is_float() => Dense::floats(&shape, vec![value; len]),
+                    _ => Dense::ints(&shape, vec![value as i128; len]),
+                };
+                family.check_values(&[], &Create(op, shape, dtype), &[expected], Tolerance::exact());
+            });
+        }
+    }
+    family.finish();
+}
+
+crate::per_dtype!(layout: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
+crate::per_dtype!(indexed: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
+crate::per_dtype!(cast: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);

@@ -1,0 +1,276 @@
+//! Reductions, scans, softmax and norms.
+
+use burn_backend::{Backend, BoolDType, DType, IntDType};
+
+use crate::Family;
+use crate::harness::{Arg, BOOL, Body, Dense, Domain, Inputs, Tolerance, Value};
+use crate::harness::{family::large, plain, shape};
+
+const OUT: BoolDType = BoolDType::Native;
+const AT: IntDType = IntDType::I64;
+
+/// A reduction of everything (`None`) or of one dimension.
+pub(crate) struct Reduce(&'static str, Option<usize>);
+
+impl Body for Reduce {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        vec![match (Inputs::new(inputs).any(), self.1) {
+            (Value::Float(x), None) => match self.0 {
+                "sum" => Value::Float(B::float_sum(x)),
+                "mean" => Value::Float(B::float_mean(x)),
+                "prod" => Value::Float(B::float_prod(x)),
+                "max" => Value::Float(B::float_max(x)),
+                "min" => Value::Float(B::float_min(x)),
+                "max_abs" => Value::Float(B::float_max_abs(x)),
+                "any" => Value::Bool(B::float_any(x, OUT)),
+                "all" => Value::Bool(B::float_all(x, OUT)),
+                name => panic!("no op {name}"),
+            },
+            (Value::Float(x), Some(dim)) => match self.0 {
+                "sum" => Value::Float(B::float_sum_dim(x, dim)),
+                "mean" => Value::Float(B::float_mean_dim(x, dim)),
+                "prod" => Value::Float(B::float_prod_dim(x, dim)),
+                "max" => Value::Float(B::float_max_dim(x, dim)),
+                "min" => Value::Float(B::float_min_dim(x, dim)),
+                "max_abs" => Value::Float(B::float_max_abs_dim(x, dim)),
+                "argmax" => Value::Int(B::float_argmax(x, dim, AT)),
+                "argmin" => Value::Int(B::float_argmin(x, dim, AT)),
+                "any" => Value::Bool(B::float_any_dim(x, dim, OUT)),
+                "all" => Value::Bool(B::float_all_dim(x, dim, OUT)),
+                "cumsum" => Value::Float(B::float_cumsum(x, dim)),
+                "cumprod" => Value::Float(B::float_cumprod(x, dim)),
+                "cummax" => Value::Float(B::float_cummax(x, dim)),
+                "cummin" => Value::Float(B::float_cummin(x, dim)),
+                name => panic!("no op {name}"),
+            },
+            (Value::Int(x), None) => match self.0 {
+                "sum" => Value::Int(B::int_sum(x)),
+                "mean" => Value::Int(B::int_mean(x)),
+                "prod" => Value::Int(B::int_prod(x)),
+                "max" => Value::Int(B::int_max(x)),
+                "min" => Value::Int(B::int_min(x)),
+                "max_abs" => Value::Int(B::int_max_abs(x)),
+                "any" => Value::Bool(B::int_any(x, OUT)),
+                "all" => Value::Bool(B::int_all(x, OUT)),
+                name => panic!("no op {name}"),
+            },
+            (Value::Int(x), Some(dim)) => match self.0 {
+                "sum" => Value::Int(B::int_sum_dim(x, dim)),
+                "mean" => Value::Int(B::int_mean_dim(x, dim)),
+                "prod" => Value::Int(B::int_prod_dim(x, dim)),
+                "max" => Value::Int(B::int_max_dim(x, dim)),
+                "min" => Value::Int(B::int_min_dim(x, dim)),
+                "max_abs" => Value::Int(B::int_max_abs_dim(x, dim)),
+                "argmax" => Value::Int(B::int_argmax(x, dim)),
+                "argmin" => Value::Int(B::int_argmin(x, dim)),
+                "any" => Value::Bool(B::int_any_dim(x, dim, OUT)),
+                "all" => Value::Bool(B::int_all_dim(x, dim, OUT)),
+                "cumsum" => Value::Int(B::int_cumsum(x, dim)),
+                "cumprod" => Value::Int(B::int_cumprod(x, dim)),
+                "cummax" => Value::Int(B::int_cummax(x, dim)),
+                "cummin" => Value::Int(B::int_cummin(x, dim)),
+                name => panic!("no op {name}"),
+            },
+            (Value::Bool(x), None) => {
+                Value::Bool(if self.0 == "any" { B::bool_any(x) } else { B::bool_all(x) })
+            }
+            (Value::Bool(x), Some(dim)) => {
+                Value::Bool(if self.0 == "any" { B::bool_any_dim(x, dim) } else { B::bool_all_dim(x, dim) })
+            }
+        }]
+    }
+}
+
+const WHOLE: &[&str] = &["sum", "mean", "prod", "max", "min", "max_abs", "any", "all"];
+const ALONG: &[&str] = &["sum", "mean", "prod", "max", "min", "max_abs", "argmax", "argmin", "any", "all"];
+const SCANS: &[&str] = &["cumsum", "cumprod", "cummax", "cummin"];
+
+/// Ops that are an error, or have no value, over nothing.
+fn needs_elements(op: &str, dtype: DType) -> bool {
+    matches!(op, "max" | "min" | "max_abs" | "argmax" | "argmin") || (op == "mean" && !dtype.is_float())
+}
+
+/// Values whose products stay in range, and with ties and zeros where those matter.
+fn domain(op: &str, special: bool) -> Domain {
+    match op {
+        "any" | "all" => Domain::Bit,
+        "prod" | "cumprod" => Domain::AboveOne,
+        "max" | "min" | "max_abs" | "argmax" | "argmin" | "cummax" | "cummin" if special => Domain::Special,
+        "max" | "min" | "argmax" | "argmin" => Domain::Whole,
+        _ => Domain::Normal,
+    }
+}
+
+fn arg(rng: &mut crate::harness::Rng, op: &str, shape: &[usize], dtype: DType) -> Arg {
+    let special = rng.one_in(3);
+    let mut arg = Arg::random(rng, shape, dtype, domain(op, special));
+    // Products of many numbers near 1, so that none overflows.
+    if op.ends_with("prod")
+        && let crate::harness::Values::Float(values) = &mut arg.base.values
+    {
+        let n = shape.iter().product::<usize>().max(4) as f64;
+        for v in values {
+            let near_one = 1.0 + (*v - 2.5) / n;
+            *v = crate::harness::values::round_to(near_one, dtype) * if rng.one_in(2) { -1.0 } else { 1.0 };
+        }
+    }
+    arg
+}
+
+fn tolerance(op: &str, dtype: DType, n: usize) -> Tolerance {
+    match op {
+        "sum" | "mean" | "prod" | "cumsum" if dtype.is_float() => Tolerance::sum(dtype, n),
+        // A scan by blocks multiplies in another order; each factor rounds once.
+        "cumprod" if dtype.is_float() => Tolerance::sum(dtype, n * n / 64 + n),
+        _ => Tolerance::exact(),
+    }
+}
+
+fn reduce(dtype: DType) {
+    let mut family = Family::new(format!("reduce {}", dtype.name()));
+    for &op in WHOLE {
+        if dtype.is_bool() && !matches!(op, "any" | "all") {
+            continue;
+        }
+        family.cases(&format!("{op} of all"), 0.6, |family, rng| {
+            let shape = shape::any(rng, large());
+            let shape = if needs_elements(op, dtype) { shape.iter().map(|d| *d.max(&1)).collect() } else { shape };
+            let args = [arg(rng, op, &shape, dtype)];
+            let expected = plain::whole(op, &args[0].dense(), dtype);
+            let tolerance = tolerance(op, dtype, expected_len(&shape));
+            family.check_values(&args, &Reduce(op, None), &[expected], tolerance);
+        });
+    }
+    for &op in ALONG.iter().chain(SCANS) {
+        if dtype.is_bool() && !matches!(op, "any" | "all") {
+            continue;
+        }
+        family.cases(op, 1.0, |family, rng| {
+            let mut shape = shape::any(rng, large());
+            let dim = rng.below(shape.len());
+            if needs_elements(op, dtype) {
+                shape[dim] = shape[dim].max(1);
+            }
+            let args = [arg(rng, op, &shape, dtype)];
+            let expected = plain::along(op, &args[0].dense(), dim, dtype);
+            let tolerance = tolerance(op, dtype, shape[dim]);
+            family.check_values(&args, &Reduce(op, Some(dim)), &[expected], tolerance);
+        });
+    }
+    if !dtype.is_bool() {
+        for op in ["max", "min"] {
+            family.cases(&format!("{op} with indices"), 0.6, |family, rng| {
+                let mut shape = shape::any(rng, large());
+                let dim = rng.below(shape.len());
+                shape[dim] = shape[dim].max(1);
+                let args = [arg(rng, op, &shape, dtype)];
+                let x = args[0].dense();
+                let at = if op == "max" { "argmax" } else { "argmin" };
+                let expected = [plain::along(op, &x, dim, dtype), plain::along(at, &x, dim, dtype)];
+                family.check_values(&args, &WithIndices(op, dim), &expected, Tolerance::exact());
+            });
+        }
+    }
+    family.finish();
+}
+
+fn expected_len(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
+pub(crate) struct WithIndices(&'static str, usize);
+impl Body for WithIndices {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        match Inputs::new(inputs).any() {
+            Value::Float(x) => {
+                let (values, indices) = match self.0 {
+                    "max" => B::float_max_dim_with_indices(x, self.1, AT),
+                    _ => B::float_min_dim_with_indices(x, self.1, AT),
+                };
+                vec![Value::Float(values), Value::Int(indices)]
+            }
+            x => {
+                let (values, indices) = match self.0 {
+                    "max" => B::int_max_dim_with_indices(x.int(), self.1),
+                    _ => B::int_min_dim_with_indices(x.int(), self.1),
+                };
+                vec![Value::Int(values), Value::Int(indices)]
+            }
+        }
+    }
+}
+
+/// `softmax`, `log_softmax` and `softmin` along a dimension.
+pub(crate) struct Softmax(&'static str, usize);
+impl Body for Softmax {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let x = Inputs::new(inputs).float();
+        vec![Value::Float(match self.0 {
+            "softmax" => B::softmax(x, self.1),
+            "log_softmax" => B::log_softmax(x, self.1),
+            _ => B::softmin(x, self.1),
+        })]
+    }
+}
+
+fn softmax(dtype: DType) {
+    let mut family = Family::new(format!("softmax {}", dtype.name()));
+    for op in ["softmax", "log_softmax", "softmin"] {
+        family.cases(op, 1.0, |family, rng| {
+            let mut shape = shape::any(rng, large());
+            let dim = if rng.one_in(2) { shape.len() - 1 } else { rng.below(shape.len()) };
+            shape[dim] = shape[dim].max(1);
+            let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
+            // log_softmax reaches the size of its inputs, which are stored rounded.
+            family.check(&args, &Softmax(op, dim), Tolerance::sum(dtype, shape[dim]).times(2.0));
+        });
+    }
+    family.cases("rows with -inf and with large numbers", 0.3, |family, rng| {
+        let (rows, cols) = (rng.range(1, 9), rng.range(2, 70));
+        let mut values: Vec<f64> = (0..rows * cols).map(|_| (rng.below(41) as f64 - 20.0) * 2.0).collect();
+        for row in values.chunks_mut(cols) {
+            row[0] = 30.0;
+            row[cols - 1] = f64::NEG_INFINITY;
+        }
+        let args = [Arg::new(Dense::floats(&[rows, cols], values), dtype)];
+        family.check(&args, &Softmax("softmax", 1), Tolerance::sum(dtype, cols).times(2.0));
+        family.check(&args, &Softmax("log_softmax", 1), Tolerance::sum(dtype, cols).times(2.0));
+    });
+    family.finish();
+}
+
+pub(crate) struct LayerNorm(bool);
+impl Body for LayerNorm {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let mut inputs = Inputs::new(inputs);
+        let (x, gamma) = (inputs.float(), inputs.float());
+        let beta = self.0.then(|| inputs.float());
+        vec![Value::Float(B::layer_norm(x, gamma, beta, 1e-5))]
+    }
+}
+
+fn layer_norm(dtype: DType) {
+    let mut family = Family::new(format!("layer_norm {}", dtype.name()));
+    family.cases("layer_norm", 2.0, |family, rng| {
+        let mut shape = shape::any(rng, large());
+        let cols = shape.len() - 1;
+        // Over one or two elements the variance can be near 0, where the result is all rounding.
+        shape[cols] = shape[cols].max(3);
+        let bias = rng.one_in(2);
+        let mut parameter = || Arg::plain(rng, &shape[cols..], dtype, Domain::Normal);
+        let (gamma, beta) = (parameter(), parameter());
+        let args = [Arg::random(rng, &shape, dtype, Domain::Normal), gamma, beta];
+        let args = if bias { &args[..] } else { &args[..2] };
+        family.check(args, &LayerNorm(bias), Tolerance::sum(dtype, shape[cols]).times(4.0));
+    });
+    family.finish();
+}
+
+#[test]
+fn bool_reductions() {
+    reduce(BOOL);
+}
+
+crate::per_dtype!(reduce: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64);
+crate::per_dtype!(softmax: f32 f64 f16 bf16);
+crate::per_dtype!(layer_norm: f32 f64 f16 bf16);

@@ -1,0 +1,317 @@
+//! Inputs that broke other systems (NaN, ties, empty dimensions, 16-bit sums), with the values that are right.
+
+use burn_backend::ops::ConvOptions;
+use burn_backend::{Backend, BoolDType, DType, IntDType, Scalar, Slice};
+
+use crate::Family;
+use crate::harness::{Arg, Body, Dense, Domain, Inputs, Rng, Tolerance, Value};
+
+fn floats(shape: &[usize], values: &[f64]) -> Dense {
+    Dense::floats(shape, values.to_vec())
+}
+
+fn ints(shape: &[usize], values: &[i128]) -> Dense {
+    Dense::ints(shape, values.to_vec())
+}
+
+/// One case with explicit inputs and outputs.
+fn check(op: &str, args: &[Arg], body: &impl Body, expected: &[Dense], tolerance: Tolerance) {
+    let mut family: Family = Family::new(op);
+    family.cases("values", 0.0, |family, _| family.check_values(args, body, expected, tolerance));
+    family.finish();
+}
+
+const NAN: f64 = f64::NAN;
+const INF: f64 = f64::INFINITY;
+
+crate::body!(Extrema |x| [
+    Value::Float(B::float_max_dim(x.float(), 0)),
+    Value::Int(B::float_argmax(x.float(), 0, IntDType::I64)),
+    Value::Float(B::float_cummax(x.float(), 0)),
+    Value::Float(B::float_min_dim(x.float(), 0)),
+    Value::Int(B::float_argmin(x.float(), 0, IntDType::I64)),
+    Value::Float(B::float_max(x.float()))
+]);
+
+#[test]
+fn nan_wins_and_the_first_one_is_named() {
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        for (values, max, at, running, min_at) in [
+            (vec![1.0, NAN, 3.0], NAN, 1, vec![1.0, NAN, NAN], 1),
+            (vec![NAN, INF], NAN, 0, vec![NAN, NAN], 0),
+            (vec![INF, NAN], NAN, 1, vec![INF, NAN], 1),
+            (vec![-INF, NAN, 2.0, NAN], NAN, 1, vec![-INF, NAN, NAN, NAN], 1),
+            (vec![2.0, 7.0, 7.0, 2.0], 7.0, 1, vec![2.0, 7.0, 7.0, 7.0], 0),
+            (vec![-INF, -INF], -INF, 0, vec![-INF, -INF], 0),
+        ] {
+            let n = values.len();
+            let x = Arg::new(floats(&[n], &values), dtype);
+            let min = if max.is_nan() { NAN } else { values.iter().fold(INF, |m, &v| m.min(v)) };
+            let expected = [
+                floats(&[1], &[max]),
+                ints(&[1], &[at]),
+                floats(&[n], &running),
+                floats(&[1], &[min]),
+                ints(&[1], &[min_at]),
+                floats(&[1], &[max]),
+            ];
+            let args = vec![x; 6];
+            check("NaN in extrema", &args, &Extrema, &expected, Tolerance::exact());
+        }
+    }
+}
+
+#[test]
+fn the_first_nan_of_a_long_line_is_named() {
+    for (len, places) in [(5_000, [4_100, 4_900]), (70_000, [65_000, 66_000])] {
+        let mut values: Vec<f64> = (0..len).map(|k| k as f64).collect();
+        places.iter().for_each(|&p| values[p] = NAN);
+        let args = vec![Arg::new(floats(&[len], &values), DType::F32); 6];
+        let mut running = values.clone();
+        running[places[0]..].fill(NAN);
+        let expected = [
+            floats(&[1], &[NAN]),
+            ints(&[1], &[places[0] as i128]),
+            floats(&[len], &running),
+            floats(&[1], &[NAN]),
+            ints(&[1], &[places[0] as i128]),
+            floats(&[1], &[NAN]),
+        ];
+        check("NaN in a long line", &args, &Extrema, &expected, Tolerance::exact());
+    }
+}
+
+crate::body!(Products |x| [Value::Float(B::float_cumprod(x.float(), 0))]);
+
+#[test]
+fn cumprod_of_bf16_carries_in_f32() {
+    let mut rng = Rng::new(9);
+    let values: Vec<f64> = (0..1_000).map(|_| 0.99 + 0.01 * rng.normal().abs()).collect();
+    let x = Arg::new(floats(&[1_000], &values), DType::BF16);
+    let rounded = values.iter().map(|&v| crate::harness::values::round_to(v, DType::BF16));
+    let mut product = 1.0;
+    let expected: Vec<f64> = rounded.map(|v| { product *= v; product }).collect();
+    let tolerance = Tolerance::rounded(DType::BF16);
+    check("cumprod of bf16", &[x], &Products, &[floats(&[1_000], &expected)], tolerance);
+}
+
+crate::body!(Sums |x| [Value::Float(B::float_sum(x.float())), Value::Float(B::float_sum_dim(x.float(), 0)), Value::Float(B::float_mean(x.float()))]);
+
+#[test]
+fn f16_sums_do_not_overflow_on_the_way() {
+    let values = [[32_000.0; 4], [-32_000.0; 4]].concat();
+    let args = vec![Arg::new(floats(&[8], &values), DType::F16); 3];
+    let zero = floats(&[1], &[0.0]);
+    check("f16 sum", &args, &Sums, &[zero.clone(), zero.clone(), zero], Tolerance::exact());
+}
+
+crate::body!(Remainders |x| [Value::Float(B::float_remainder(x.float(), x.float()))]);
+
+#[test]
+fn a_remainder_lies_between_zero_and_the_divisor() {
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        let a = [1.0, 0.5, 6.0, -1.0, -0.5, 5.5, -5.5, -1e-7, 3.0, 0.0];
+        let b = [0.1, 0.1, 0.2, 0.1, 0.1, -2.0, -2.0, 3.0, 3.0, 3.0];
+        let args = [a, b].map(|v| Arg::new(floats(&[10], &v), dtype));
+        let device = Default::default();
+        let inputs = args.iter().map(|a| a.value::<crate::Subject>(dtype, &device)).collect();
+        let r = Dense::of(&Remainders.run(inputs).remove(0).read());
+        for (k, &r) in r.as_floats().iter().enumerate() {
+            let b = crate::harness::values::round_to(b[k], dtype);
+            let inside = if b > 0.0 { (0.0..b).contains(&r) } else { b < r && r <= 0.0 };
+            assert!(inside, "{dtype:?}: {} % {b} = {r}", a[k]);
+        }
+    }
+}
+
+crate::body!(ZeroDivision |x| [
+    Value::Int(B::int_div(x.int(), x.int())),
+    Value::Int(B::int_remainder(x.int(), x.int())),
+    Value::Int(B::int_div_scalar(x.int(), Scalar::Int(0))),
+    Value::Int(B::int_remainder_scalar(x.int(), Scalar::Int(0)))
+]);
+
+#[test]
+fn integer_division_by_zero_is_zero() {
+    for dtype in crate::harness::INTS {
+        let (low, high) = crate::harness::values::int_limits(dtype);
+        let a = [0, 1, high, low];
+        let zeros = ints(&[4], &[0; 4]);
+        let [x, z] = [ints(&[4], &a), zeros.clone()].map(|v| Arg::new(v, dtype));
+        let args = [x.clone(), z.clone(), x.clone(), z, x.clone(), x];
+        check("division by zero", &args, &ZeroDivision, &vec![zeros; 4], Tolerance::exact());
+    }
+}
+
+#[test]
+fn the_most_negative_integer_divided_by_minus_one_stays() {
+    for dtype in [DType::I8, DType::I16, DType::I32, DType::I64] {
+        let low = crate::harness::values::int_limits(dtype).0;
+        let x = Arg::new(ints(&[1], &[low]), dtype);
+        let y = Arg::new(ints(&[1], &[-1]), dtype);
+        let args = [x.clone(), y.clone(), x.clone(), y, x.clone(), x];
+        let expected = [low, 0, 0, 0].map(|v| ints(&[1], &[v]));
+        check("MIN / -1", &args, &ZeroDivision, &expected, Tolerance::exact());
+    }
+}
+
+/// A convolution whose weight is a view with an offset.
+struct ViewedKernel;
+impl Body for ViewedKernel {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let mut inputs = Inputs::new(inputs);
+        let (x, weights) = (inputs.float(), inputs.float());
+        let part = B::float_slice(weights, &[Slice::new(2, Some(6), 1), Slice::new(1, Some(4), 1)]);
+        let flipped = B::float_swap_dims(part, 2, 3);
+        vec![Value::Float(B::conv2d(x, flipped, None, ConvOptions::new([1, 1], [1, 1], [1, 1], 1)))]
+    }
+}
+
+#[test]
+fn conv2d_with_a_sliced_and_transposed_kernel() {
+    let mut family: Family = Family::new("conv2d with a viewed kernel");
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+        family.cases(dtype.name(), 0.1, |family, rng| {
+            let args =
+                [[2, 3, 8, 8], [7, 5, 3, 3]].map(|s| Arg::random(rng, &s, dtype, Domain::Normal));
+            family.check(&args, &ViewedKernel, Tolerance::sum(dtype, 27));
+            family.check_gradient(&args, &ViewedKernel, Tolerance::chain(dtype, 6, 128));
+        });
+    }
+    family.finish();
+}
+
+/// Cross entropy by hand, with targets that are masked before they index: 255 is no class.
+struct MaskedCrossEntropy;
+impl Body for MaskedCrossEntropy {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let mut inputs = Inputs::new(inputs);
+        let (logits, targets) = (inputs.float(), inputs.int());
+        let ignored = B::int_equal_elem(targets.clone(), Scalar::Int(255), BoolDType::Native);
+        let targets = B::int_mask_fill(targets, ignored.clone(), Scalar::Int(0));
+        let picked = B::float_gather(1, B::log_softmax(logits, 1), targets);
+        vec![Value::Float(B::float_mask_fill(B::float_neg(picked), ignored, Scalar::Float(0.0)))]
+    }
+}
+
+#[test]
+fn an_ignored_target_outside_the_classes_costs_nothing() {
+    let mut family: Family = Family::new("cross entropy with ignored targets");
+    family.cases("f32", 0.2, |family, rng| {
+        let targets = Arg::new(ints(&[6, 1], &[0, 1, 255, 0, 1, 2]), DType::I32);
+        let args = [Arg::random(rng, &[6, 3], DType::F32, Domain::Normal), targets];
+        family.check(&args, &MaskedCrossEntropy, Tolerance::chain(DType::F32, 4, 3));
+        family.check_gradient(&args, &MaskedCrossEntropy, Tolerance::chain(DType::F32, 6, 3));
+    });
+    family.finish();
+}
+
+/// A least-squares loss with a bias that is broadcast over the batch.
+struct LeastSquares;
+impl Body for LeastSquares {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let mut inputs = Inputs::new(inputs);
+        let (x, w, bias, label) = (inputs.float(), inputs.float(), inputs.float(), inputs.float());
+        let y = B::float_add(B::float_matmul(x, w), bias);
+        let e = B::float_sub(y, label);
+        vec![Value::Float(B::float_mul(e.clone(), e))]
+    }
+}
+
+#[test]
+fn gradients_of_a_broadcast_bias_have_its_shape() {
+    let mut family: Family = Family::new("broadcast bias");
+    family.cases("f32", 0.2, |family, rng| {
+        // [2, 1] + [1, 3] broadcasts to [2, 3].
+        let args =
+            [vec![2, 3], vec![3, 1], vec![1, 3], vec![2, 1]].map(|s| Arg::random(rng, &s, DType::F32, Domain::Normal));
+        family.check_gradient(&args, &LeastSquares, Tolerance::chain(DType::F32, 8, 8));
+    });
+    family.finish();
+}
+
+crate::body!(EmptySums |x| [
+    Value::Float(B::float_sum_dim(x.float(), 0)),
+    Value::Float(B::float_prod_dim(x.float(), 0)),
+    Value::Float(B::float_sum(x.float())),
+    Value::Float(B::float_mul(x.float(), x.float())),
+    Value::Float(B::float_add(x.float(), x.float()))
+]);
+
+#[test]
+fn sums_over_nothing_are_zero() {
+    let empty = Arg::new(floats(&[0, 4], &[]), DType::F32);
+    let one = Arg::new(floats(&[1, 4], &[2.0; 4]), DType::F32);
+    let args = [empty.clone(), empty.clone(), empty.clone(), empty.clone(), one.clone(), one, empty];
+    let nothing = floats(&[0, 4], &[]);
+    let expected =
+        [floats(&[1, 4], &[0.0; 4]), floats(&[1, 4], &[1.0; 4]), floats(&[1], &[0.0]), nothing.clone(), nothing];
+    check("empty sums", &args, &EmptySums, &expected, Tolerance::exact());
+}
+
+crate::body!(EmptyRows |x| [
+    Value::Float(B::float_sum_dim(x.float(), 1)),
+    Value::Float(B::float_max_dim(x.float(), 0)),
+    Value::Float(B::softmax(x.float(), 0)),
+    Value::Float(B::float_matmul(x.float(), x.float())),
+    Value::Float(B::float_cumsum(x.float(), 0)),
+    Value::Bool(B::float_all(x.float(), BoolDType::Native)),
+    Value::Bool(B::float_any(x.float(), BoolDType::Native))
+]);
+
+#[test]
+fn ops_on_empty_tensors_have_the_right_shape() {
+    let empty = |shape: [usize; 2]| Arg::new(floats(&shape, &[]), DType::F32);
+    let args = [
+        empty([3, 0]),
+        empty([2, 0]),
+        empty([2, 0]),
+        empty([2, 0]),
+        empty([0, 3]),
+        empty([2, 0]),
+        empty([0, 5]),
+        empty([0, 5]),
+    ];
+    let expected = [
+        floats(&[3, 1], &[0.0; 3]),
+        floats(&[1, 0], &[]),
+        floats(&[2, 0], &[]),
+        // A product over no terms.
+        floats(&[2, 3], &[0.0; 6]),
+        floats(&[2, 0], &[]),
+        ints(&[1], &[1]),
+        ints(&[1], &[0]),
+    ];
+    check("empty rows", &args, &EmptyRows, &expected, Tolerance::exact());
+}
+
+crate::body!(SelectNothing |x| [Value::Float(B::float_select(x.float(), 0, x.int()))]);
+
+#[test]
+fn selecting_nothing_has_zero_gradients() {
+    let mut family: Family = Family::new("select of nothing");
+    family.cases("f32", 0.1, |family, rng| {
+        let none = Arg::new(ints(&[0], &[]), DType::I64);
+        let args = [Arg::random(rng, &[3, 4], DType::F32, Domain::Normal), none];
+        family.check_values(&args, &SelectNothing, &[floats(&[0, 4], &[])], Tolerance::exact());
+        family.check_gradient(&args, &SelectNothing, Tolerance::exact());
+    });
+    family.finish();
+}
+
+#[test]
+fn the_largest_of_nothing_is_an_error() {
+    let _running = crate::harness::family::shared();
+    let x = Arg::new(floats(&[0, 3], &[]), DType::F32).value::<crate::Subject>(DType::F32, &Default::default());
+    let failed = crate::harness::family::caught(|| <crate::Subject as burn_backend::ops::FloatTensorOps<_>>::float_max_dim(x.float(), 0));
+    assert!(failed.is_err());
+}
+
+crate::body!(NegativeZero |x| [Value::Float(B::float_recip(B::float_abs(B::float_neg(x.float()))))]);
+
+#[test]
+fn infinities_and_nan_are_read_as_they_are() {
+    let x = Arg::new(floats(&[4], &[INF, -INF, NAN, 0.0]), DType::F32);
+    let expected = floats(&[4], &[0.0, 0.0, NAN, INF]);
+    check("reading infinities", &[x], &NegativeZero, &[expected], Tolerance::exact());
+}
