@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use burn_backend::{DeviceId, DeviceOps};
 use burn_std::device::Device as BurnDevice;
 
+use crate::compile::CompileStats;
 use crate::driver::context::{Context, DeviceProps, device_count};
 use crate::driver::event::Event;
 use crate::driver::graph::{Graph, current_pool};
@@ -61,6 +62,11 @@ impl CudaDevice {
     /// As for the first operation on the device.
     pub fn memory_stats(&self) -> Result<MemoryStats> {
         Ok(Device::get(self.index)?.allocator.stats())
+    }
+
+    /// What the kernel compiler has done in this process, for all devices.
+    pub fn compile_stats() -> CompileStats {
+        crate::kernels::compile_stats()
     }
 
     /// Sets the peak of the statistics to what is live now.
@@ -203,6 +209,7 @@ impl Device {
         // SAFETY: the memory was just allocated with this size.
         unsafe { table.write_bytes(0, Faults::TABLE_BYTES) };
         let timeline: &'static Timeline = Box::leak(Box::new(Timeline::new(context)));
+        crate::kernels::prefetch_common(&props.arch());
         log::info!("opened cuda:{index}: {} ({} multiprocessors)", props.name, props.sm_count);
         Ok(Box::leak(Box::new(Device {
             index,

@@ -23,6 +23,7 @@ mod ops;
 pub mod tensor;
 
 pub use burn::Cuda;
+pub use compile::CompileStats;
 pub use device::CudaDevice;
 pub use driver::context::DeviceProps;
 pub use driver::event::Event;

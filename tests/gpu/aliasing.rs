@@ -1,5 +1,6 @@
 //! Views and clones of a tensor that is written, and tensors that threads share.
 
+use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend, DType, Scalar, Shape, Slice, TensorData};
 
 use crate::harness::{Arg, Body, Dense, Domain, Inputs, Tolerance, Value, shape};
@@ -120,7 +121,6 @@ fn upload(values: Vec<f32>, shape: &[usize]) -> burn_backend::tensor::FloatTenso
 
 #[test]
 fn threads_share_tensors() {
-    use burn_backend::ops::FloatTensorOps;
     let _running = crate::harness::family::shared();
     let len = 3_001;
     let shared = upload((0..len).map(|k| k as f32).collect(), &[len]);
@@ -151,18 +151,21 @@ fn threads_share_tensors() {
 
 #[test]
 fn a_tensor_made_on_one_thread_is_used_on_another() {
-    use burn_backend::ops::FloatTensorOps;
     let _running = crate::harness::family::shared();
     let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    let maker = std::thread::spawn(move || {
         for k in 0..50 {
             let x = upload(vec![k as f32; 1_000], &[10, 100]);
             sender.send(Subject::float_add_scalar(x, Scalar::Float(0.5))).expect("the receiver waits");
         }
     });
+    let mut received = 0;
     for (k, x) in receiver.iter().enumerate() {
         assert_eq!(read(Subject::float_sum(x)), [1_000.0 * (k as f64 + 0.5)]);
+        received += 1;
     }
+    maker.join().expect("the thread that makes tensors");
+    assert_eq!(received, 50);
 }
 
 /// A row of a larger tensor times a transposed matrix: the row's stride is left over from the tensor.

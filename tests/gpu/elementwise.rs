@@ -1,12 +1,10 @@
-//! Unary, binary, scalar, comparison, mask, clamp and bitwise operations.
+//! Unary, binary and scalar operations of floats.
 
-use burn_backend::{Backend, BoolDType, DType, Scalar};
+use burn_backend::{Backend, DType, Scalar};
 
 use crate::Family;
-use crate::harness::{Arg, BOOL, Body, Dense, Domain, INTS, Inputs, Rng, Tolerance, Value, Values};
-use crate::harness::{family::large, plain, shape, values::int_limits};
-
-const OUT: BoolDType = BoolDType::Native;
+use crate::harness::{Arg, Body, Dense, Domain, Inputs, Rng, Tolerance, Value, Values};
+use crate::harness::{family::large, plain, shape};
 
 macro_rules! float_unary {
     ($($name:ident: $method:ident, $domain:ident;)*) => {
@@ -67,7 +65,9 @@ fn unary(dtype: DType) {
             let args = [Arg::random(rng, &shape, dtype, domain)];
             family.check(&args, &FloatUnary(name), Tolerance::function(dtype));
         });
-        if !FINITE_ONLY.contains(&name) {
+        // The reference overflows in acosh and asinh of the largest f64.
+        let reference_fails = dtype == DType::F64 && matches!(name, "acosh" | "asinh");
+        if !FINITE_ONLY.contains(&name) && !reference_fails {
             family.cases(&format!("{name} of special values"), 0.2, |family, rng| {
                 let shape = shape::any(rng, false);
                 let args = [Arg::random(rng, &shape, dtype, Domain::Special)];
@@ -160,15 +160,27 @@ fn float_zip(a: &Dense, b: &Dense, f: impl Fn(f64, f64) -> f64) -> Dense {
         let positions = (0..d.len()).map(|p| p as i128).collect();
         Dense::ints(&d.shape, positions)
     };
-    let (left, right) = (plain::zip(&position(a), &position(b), |p, _| p), plain::zip(&position(a), &position(b), |_, q| q));
+    let (left, right) =
+        (plain::zip(&position(a), &position(b), |p, _| p), plain::zip(&position(a), &position(b), |_, q| q));
     let values = left.as_ints().iter().zip(right.as_ints());
     let values = values.map(|(&p, &q)| f(a.as_floats()[p as usize], b.as_floats()[q as usize])).collect();
     Dense::floats(&left.shape, values)
 }
 
 pub(crate) struct FloatScalar(&'static str, f64);
-const FLOAT_SCALAR: &[&str] =
-    &["add", "sub", "mul", "div", "powf", "clamp_min", "clamp_max", "clamp", "leaky_relu", "hard_sigmoid", "powi"];
+const FLOAT_SCALAR: &[&str] = &[
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "powf",
+    "clamp_min",
+    "clamp_max",
+    "clamp",
+    "leaky_relu",
+    "hard_sigmoid",
+    "powi",
+];
 impl Body for FloatScalar {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
         let (x, s) = (Inputs::new(inputs).float(), Scalar::Float(self.1));
@@ -220,276 +232,6 @@ fn scalar(dtype: DType) {
     family.finish();
 }
 
-macro_rules! compare_body {
-    ($($name:ident: $float:ident $int:ident, $float_elem:ident $int_elem:ident;)*) => {
-        /// A comparison with a tensor, or with a scalar.
-        pub(crate) struct Compare(&'static str, Option<Scalar>);
-        const COMPARE: &[&str] = &[$(stringify!($name)),*];
-        impl Body for Compare {
-            fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
-                let mut inputs = Inputs::new(inputs);
-                let a = inputs.any();
-                let result = match (self.0, self.1) {
-                    $((stringify!($name), None) => match a {
-                        Value::Float(a) => B::$float(a, inputs.float(), OUT),
-                        a => B::$int(a.int(), inputs.int(), OUT),
-                    },
-                    (stringify!($name), Some(s)) => match a {
-                        Value::Float(a) => B::$float_elem(a, s, OUT),
-                        a => B::$int_elem(a.int(), s, OUT),
-                    },)*
-                    (name, _) => panic!("no op {name}"),
-                };
-                vec![Value::Bool(result)]
-            }
-        }
-    };
-}
-
-compare_body! {
-    equal: float_equal int_equal, float_equal_elem int_equal_elem;
-    not_equal: float_not_equal int_not_equal, float_not_equal_elem int_not_equal_elem;
-    greater: float_greater int_greater, float_greater_elem int_greater_elem;
-    greater_equal: float_greater_equal int_greater_equal, float_greater_equal_elem int_greater_equal_elem;
-    lower: float_lower int_lower, float_lower_elem int_lower_elem;
-    lower_equal: float_lower_equal int_lower_equal, float_lower_equal_elem int_lower_equal_elem;
-}
-
-fn float_compare(dtype: DType) {
-    let mut family = Family::new(format!("compare {}", dtype.name()));
-    for &name in COMPARE {
-        family.cases(name, 0.8, |family, rng| {
-            let (_, left, right) = shape::broadcast_pair(rng, large());
-            let domain = rng.pick(&[Domain::Whole, Domain::Special]);
-            let args = [left, right].map(|s| Arg::random(rng, &s, dtype, domain));
-            family.check(&args, &Compare(name, None), Tolerance::exact());
-        });
-        family.cases(&format!("{name} with a scalar"), 0.3, |family, rng| {
-            let shape = shape::any(rng, false);
-            let args = [Arg::random(rng, &shape, dtype, Domain::Whole)];
-            let s = Scalar::Float(rng.pick(&[0.0, 1.0, -2.0]));
-            family.check(&args, &Compare(name, Some(s)), Tolerance::exact());
-        });
-    }
-    for name in ["is_nan", "is_inf"] {
-        family.cases(name, 0.4, |family, rng| {
-            let shape = shape::any(rng, false);
-            let args = [Arg::random(rng, &shape, dtype, Domain::Special)];
-            family.check(&args, &Predicate(name), Tolerance::exact());
-        });
-    }
-    family.finish();
-}
-
-pub(crate) struct Predicate(&'static str);
-impl Body for Predicate {
-    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
-        let x = Inputs::new(inputs).float();
-        vec![Value::Bool(if self.0 == "is_nan" { B::float_is_nan(x, OUT) } else { B::float_is_inf(x, OUT) })]
-    }
-}
-
-const INT_BINARY: &[&str] =
-    &["add", "sub", "mul", "div", "remainder", "powi", "and", "or", "xor", "shl", "shr"];
-
-/// An integer operation with a tensor, or with a scalar.
-pub(crate) struct IntBinary(&'static str, Option<i64>);
-impl Body for IntBinary {
-    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
-        let mut inputs = Inputs::new(inputs);
-        let a = inputs.int();
-        let result = match self.1 {
-            None => {
-                let b = inputs.int();
-                match self.0 {
-                    "add" => B::int_add(a, b),
-                    "sub" => B::int_sub(a, b),
-                    "mul" => B::int_mul(a, b),
-                    "div" => B::int_div(a, b),
-                    "remainder" => B::int_remainder(a, b),
-                    "powi" => B::int_powi(a, b),
-                    "and" => B::bitwise_and(a, b),
-                    "or" => B::bitwise_or(a, b),
-                    "xor" => B::bitwise_xor(a, b),
-                    "shl" => B::bitwise_left_shift(a, b),
-                    "shr" => B::bitwise_right_shift(a, b),
-                    name => panic!("no op {name}"),
-                }
-            }
-            Some(s) => {
-                let s = Scalar::Int(s);
-                match self.0 {
-                    "add" => B::int_add_scalar(a, s),
-                    "sub" => B::int_sub_scalar(a, s),
-                    "mul" => B::int_mul_scalar(a, s),
-                    "div" => B::int_div_scalar(a, s),
-                    "remainder" => B::int_remainder_scalar(a, s),
-                    "powi" => B::int_powi_scalar(a, s),
-                    "and" => B::bitwise_and_scalar(a, s),
-                    "or" => B::bitwise_or_scalar(a, s),
-                    "xor" => B::bitwise_xor_scalar(a, s),
-                    "shl" => B::bitwise_left_shift_scalar(a, s),
-                    "shr" => B::bitwise_right_shift_scalar(a, s),
-                    name => panic!("no op {name}"),
-                }
-            }
-        };
-        vec![Value::Int(result)]
-    }
-}
-
-pub(crate) struct IntUnary(&'static str);
-impl Body for IntUnary {
-    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
-        let x = Inputs::new(inputs).int();
-        vec![Value::Int(match self.0 {
-            "neg" => B::int_neg(x),
-            "abs" => B::int_abs(x),
-            "sign" => B::int_sign(x),
-            "not" => B::bitwise_not(x),
-            "clamp" => B::int_clamp(x, Scalar::Int(2), Scalar::Int(5)),
-            "clamp_min" => B::int_clamp_min(x, Scalar::Int(3)),
-            "clamp_max" => B::int_clamp_max(x, Scalar::Int(4)),
-            name => panic!("no op {name}"),
-        })]
-    }
-}
-
-fn int(dtype: DType) {
-    let mut family = Family::new(format!("int elementwise {}", dtype.name()));
-    for &name in INT_BINARY {
-        family.cases(name, 0.8, |family, rng| {
-            let (_, left, right) = shape::broadcast_pair(rng, large());
-            let domain = rng.pick(&[Domain::Normal, Domain::Special]);
-            let right_domain = if name == "powi" { Domain::Index(6) } else { domain };
-            let args = [Arg::random(rng, &left, dtype, domain), Arg::random(rng, &right, dtype, right_domain)];
-            let expected =
-                plain::zip(&args[0].dense(), &args[1].dense(), |a, b| plain::int_binary(name, dtype, a, b));
-            family.check_values(&args, &IntBinary(name, None), &[expected], Tolerance::exact());
-        });
-        family.cases(&format!("{name} with a scalar"), 0.3, |family, rng| {
-            let shape = shape::any(rng, false);
-            let args = [Arg::random(rng, &shape, dtype, Domain::Special)];
-            let s: i64 = match name {
-                "powi" | "shl" | "shr" => rng.below(5) as i64,
-                _ if int_limits(dtype).0 < 0 => rng.pick(&[1, 3, -1, -4, 7, 0]),
-                _ => rng.pick(&[1, 3, 7, 0, 100]),
-            };
-            let expected = plain::map(&args[0].dense(), |a| plain::int_binary(name, dtype, a, s.into()));
-            family.check_values(&args, &IntBinary(name, Some(s)), &[expected], Tolerance::exact());
-        });
-    }
-    for name in ["neg", "abs", "sign", "not", "clamp", "clamp_min", "clamp_max"] {
-        family.cases(name, 0.4, |family, rng| {
-            let shape = shape::any(rng, false);
-            let args = [Arg::random(rng, &shape, dtype, Domain::Special)];
-            let expected = plain::map(&args[0].dense(), |a| {
-                let y = match name {
-                    "neg" => -a,
-                    "abs" => a.abs(),
-                    "sign" => a.signum(),
-                    "not" => !a,
-                    "clamp" => a.clamp(2, 5),
-                    "clamp_min" => a.max(3),
-                    _ => a.min(4),
-                };
-                crate::harness::values::wrap(y, dtype)
-            });
-            family.check_values(&args, &IntUnary(name), &[expected], Tolerance::exact());
-        });
-    }
-    for &name in COMPARE {
-        family.cases(name, 0.3, |family, rng| {
-            let (_, left, right) = shape::broadcast_pair(rng, false);
-            let domain = rng.pick(&[Domain::Normal, Domain::Special]);
-            let args = [left, right].map(|s| Arg::random(rng, &s, dtype, domain));
-            let expected =
-                plain::zip(&args[0].dense(), &args[1].dense(), |a, b| plain::int_binary(name, dtype, a, b));
-            family.check_values(&args, &Compare(name, None), &[expected], Tolerance::exact());
-        });
-        family.cases(&format!("{name} with a scalar"), 0.2, |family, rng| {
-            let shape = shape::any(rng, false);
-            let args = [Arg::random(rng, &shape, dtype, Domain::Special)];
-            let s = rng.pick(&[0, 1, 5]);
-            let expected = plain::map(&args[0].dense(), |a| plain::int_binary(name, dtype, a, s.into()));
-            family.check_values(&args, &Compare(name, Some(Scalar::Int(s))), &[expected], Tolerance::exact());
-        });
-    }
-    family.finish();
-}
-
-/// Masks on tensors of any kind.
-pub(crate) struct Mask(&'static str, Scalar);
-impl Body for Mask {
-    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
-        let mut inputs = Inputs::new(inputs);
-        let (x, mask) = (inputs.any(), inputs.bool());
-        vec![match (self.0, x) {
-            ("fill", x) => crate::per_kind!(x; float_mask_fill int_mask_fill bool_mask_fill; mask, self.1),
-            (_, Value::Float(x)) => Value::Float(B::float_mask_where(x, mask, inputs.float())),
-            (_, Value::Int(x)) => Value::Int(B::int_mask_where(x, mask, inputs.int())),
-            (_, Value::Bool(x)) => Value::Bool(B::bool_mask_where(x, mask, inputs.bool())),
-        }]
-    }
-}
-
-fn mask(dtype: DType) {
-    let mut family = Family::new(format!("mask {}", dtype.name()));
-    let value = match dtype {
-        _ if dtype.is_float() => Scalar::Float(-1.5),
-        _ if dtype.is_bool() => Scalar::Bool(true),
-        _ => Scalar::Int(7),
-    };
-    for name in ["fill", "where"] {
-        family.cases(name, 0.6, |family, rng| {
-            let shape = shape::any(rng, large());
-            let mut arg = |dtype| Arg::random(rng, &shape, dtype, Domain::Normal);
-            let args = [arg(dtype), arg(BOOL), arg(dtype)];
-            let args = if name == "fill" { &args[..2] } else { &args[..] };
-            family.check(args, &Mask(name, value), Tolerance::exact());
-        });
-    }
-    family.finish();
-}
-
-pub(crate) struct BoolOp(&'static str);
-impl Body for BoolOp {
-    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
-        let mut inputs = Inputs::new(inputs);
-        let (a, b) = (inputs.bool(), inputs.bool());
-        vec![Value::Bool(match self.0 {
-            "and" => B::bool_and(a, b),
-            "or" => B::bool_or(a, b),
-            "xor" => B::bool_xor(a, b),
-            "equal" => B::bool_equal(a, b),
-            "not_equal" => B::bool_not_equal(a, b),
-            "equal_elem" => B::bool_equal_elem(a, Scalar::Bool(false)),
-            "not_equal_elem" => B::bool_not_equal_elem(a, Scalar::Bool(false)),
-            "not" => B::bool_not(a),
-            name => panic!("no op {name}"),
-        })]
-    }
-}
-
-#[test]
-fn bool_ops() {
-    let mut family = Family::new("bool");
-    for name in ["and", "or", "xor", "equal", "not_equal", "equal_elem", "not_equal_elem", "not"] {
-        family.cases(name, 0.8, |family, rng| {
-            let (out, left, right) = shape::broadcast_pair(rng, large());
-            let (left, right) = if name.starts_with("not") && name != "not_equal" { (out.clone(), out) } else { (left, right) };
-            let args = [left, right].map(|s| Arg::random(rng, &s, BOOL, Domain::Bit));
-            family.check(&args, &BoolOp(name), Tolerance::exact());
-        });
-    }
-    family.finish();
-}
-
-#[test]
-fn int_masks_and_bool_masks() {
-    INTS.into_iter().chain([BOOL]).for_each(mask);
-}
-
 /// A tensor and a copy of it as the operand of the next op: none may be overwritten by the other.
 #[test]
 fn operands_that_are_still_held_keep_their_values() {
@@ -516,6 +258,3 @@ impl Body for HeldOperand {
 crate::per_dtype!(unary: f32 f64 f16 bf16);
 crate::per_dtype!(binary: f32 f64 f16 bf16);
 crate::per_dtype!(scalar: f32 f64 f16 bf16);
-crate::per_dtype!(float_compare: f32 f64 f16 bf16);
-crate::per_dtype!(mask: f32 f64 f16 bf16);
-crate::per_dtype!(int: i8 i16 i32 i64 u8 u16 u32 u64);

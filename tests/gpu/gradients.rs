@@ -158,7 +158,11 @@ fn along(dtype: DType) {
             if name == "layer_norm" {
                 shape[last] = shape[last].max(4);
             }
-            let mut x = Arg::random(rng, &shape, dtype, Domain::Normal);
+            let mut x = match name {
+                // Equal elements have no deviation to divide by.
+                "layer_norm" => Arg::distinct(rng, &shape, dtype, Domain::Normal),
+                _ => Arg::random(rng, &shape, dtype, Domain::Normal),
+            };
             if name.starts_with("max") || name.starts_with("min") {
                 // Ties would make the gradient a matter of taste: all elements differ.
                 distinct(&mut x, rng);
@@ -281,7 +285,9 @@ impl Body for Move {
 
 fn moves(dtype: DType) {
     let mut family = Family::new(format!("gradient of pools and indexing {}", dtype.name()));
-    for (name, body) in [("avg_pool2d", Move::AvgPool), ("max_pool2d", Move::MaxPool), ("adaptive", Move::AdaptivePool)] {
+    for (name, body) in
+        [("avg_pool2d", Move::AvgPool), ("max_pool2d", Move::MaxPool), ("adaptive", Move::AdaptivePool)]
+    {
         family.cases(name, 0.4, |family, rng| {
             let shape = [rng.range(1, 3), rng.range(1, 4), rng.range(6, 14), rng.range(6, 14)];
             let mut x = Arg::random(rng, &shape, dtype, Domain::Normal);
@@ -316,7 +322,8 @@ fn moves(dtype: DType) {
                     (Move::Embedding, vec![x, at])
                 }
                 "slice_assign" => {
-                    let slices: Vec<_> = shape.iter().map(|&n| Slice::new(0, Some(n.div_ceil(2) as isize), 1)).collect();
+                    let slices: Vec<_> =
+                        shape.iter().map(|&n| Slice::new(0, Some(n.div_ceil(2) as isize), 1)).collect();
                     let part: Vec<_> = shape.iter().map(|n| n.div_ceil(2)).collect();
                     (Move::SliceAssign(slices), vec![x, Arg::random(rng, &part, dtype, Domain::Normal)])
                 }

@@ -24,14 +24,18 @@ fn check(op: &str, args: &[Arg], body: &impl Body, expected: &[Dense], tolerance
 const NAN: f64 = f64::NAN;
 const INF: f64 = f64::INFINITY;
 
-crate::body!(Extrema |x| [
-    Value::Float(B::float_max_dim(x.float(), 0)),
-    Value::Int(B::float_argmax(x.float(), 0, IntDType::I64)),
-    Value::Float(B::float_cummax(x.float(), 0)),
-    Value::Float(B::float_min_dim(x.float(), 0)),
-    Value::Int(B::float_argmin(x.float(), 0, IntDType::I64)),
-    Value::Float(B::float_max(x.float()))
-]);
+crate::body!(
+    Extrema
+        | x
+        | [
+            Value::Float(B::float_max_dim(x.float(), 0)),
+            Value::Int(B::float_argmax(x.float(), 0, IntDType::I64)),
+            Value::Float(B::float_cummax(x.float(), 0)),
+            Value::Float(B::float_min_dim(x.float(), 0)),
+            Value::Int(B::float_argmin(x.float(), 0, IntDType::I64)),
+            Value::Float(B::float_max(x.float()))
+        ]
+);
 
 #[test]
 fn nan_wins_and_the_first_one_is_named() {
@@ -81,7 +85,7 @@ fn the_first_nan_of_a_long_line_is_named() {
     }
 }
 
-crate::body!(Products |x| [Value::Float(B::float_cumprod(x.float(), 0))]);
+crate::body!(Products | x | [Value::Float(B::float_cumprod(x.float(), 0))]);
 
 #[test]
 fn cumprod_of_bf16_carries_in_f32() {
@@ -90,12 +94,24 @@ fn cumprod_of_bf16_carries_in_f32() {
     let x = Arg::new(floats(&[1_000], &values), DType::BF16);
     let rounded = values.iter().map(|&v| crate::harness::values::round_to(v, DType::BF16));
     let mut product = 1.0;
-    let expected: Vec<f64> = rounded.map(|v| { product *= v; product }).collect();
+    let expected: Vec<f64> = rounded
+        .map(|v| {
+            product *= v;
+            product
+        })
+        .collect();
     let tolerance = Tolerance::rounded(DType::BF16);
     check("cumprod of bf16", &[x], &Products, &[floats(&[1_000], &expected)], tolerance);
 }
 
-crate::body!(Sums |x| [Value::Float(B::float_sum(x.float())), Value::Float(B::float_sum_dim(x.float(), 0)), Value::Float(B::float_mean(x.float()))]);
+crate::body!(
+    Sums | x
+        | [
+            Value::Float(B::float_sum(x.float())),
+            Value::Float(B::float_sum_dim(x.float(), 0)),
+            Value::Float(B::float_mean(x.float()))
+        ]
+);
 
 #[test]
 fn f16_sums_do_not_overflow_on_the_way() {
@@ -105,7 +121,7 @@ fn f16_sums_do_not_overflow_on_the_way() {
     check("f16 sum", &args, &Sums, &[zero.clone(), zero.clone(), zero], Tolerance::exact());
 }
 
-crate::body!(Remainders |x| [Value::Float(B::float_remainder(x.float(), x.float()))]);
+crate::body!(Remainders | x | [Value::Float(B::float_remainder(x.float(), x.float()))]);
 
 #[test]
 fn a_remainder_lies_between_zero_and_the_divisor() {
@@ -124,12 +140,16 @@ fn a_remainder_lies_between_zero_and_the_divisor() {
     }
 }
 
-crate::body!(ZeroDivision |x| [
-    Value::Int(B::int_div(x.int(), x.int())),
-    Value::Int(B::int_remainder(x.int(), x.int())),
-    Value::Int(B::int_div_scalar(x.int(), Scalar::Int(0))),
-    Value::Int(B::int_remainder_scalar(x.int(), Scalar::Int(0)))
-]);
+crate::body!(
+    ZeroDivision
+        | x
+        | [
+            Value::Int(B::int_div(x.int(), x.int())),
+            Value::Int(B::int_remainder(x.int(), x.int())),
+            Value::Int(B::int_div_scalar(x.int(), Scalar::Int(0))),
+            Value::Int(B::int_remainder_scalar(x.int(), Scalar::Int(0)))
+        ]
+);
 
 #[test]
 fn integer_division_by_zero_is_zero() {
@@ -172,8 +192,7 @@ fn conv2d_with_a_sliced_and_transposed_kernel() {
     let mut family: Family = Family::new("conv2d with a viewed kernel");
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
         family.cases(dtype.name(), 0.1, |family, rng| {
-            let args =
-                [[2, 3, 8, 8], [7, 5, 3, 3]].map(|s| Arg::random(rng, &s, dtype, Domain::Normal));
+            let args = [[2, 3, 8, 8], [7, 5, 3, 3]].map(|s| Arg::random(rng, &s, dtype, Domain::Normal));
             family.check(&args, &ViewedKernel, Tolerance::sum(dtype, 27));
             family.check_gradient(&args, &ViewedKernel, Tolerance::chain(dtype, 6, 128));
         });
@@ -223,20 +242,24 @@ fn gradients_of_a_broadcast_bias_have_its_shape() {
     let mut family: Family = Family::new("broadcast bias");
     family.cases("f32", 0.2, |family, rng| {
         // [2, 1] + [1, 3] broadcasts to [2, 3].
-        let args =
-            [vec![2, 3], vec![3, 1], vec![1, 3], vec![2, 1]].map(|s| Arg::random(rng, &s, DType::F32, Domain::Normal));
+        let args = [vec![2, 3], vec![3, 1], vec![1, 3], vec![2, 1]]
+            .map(|s| Arg::random(rng, &s, DType::F32, Domain::Normal));
         family.check_gradient(&args, &LeastSquares, Tolerance::chain(DType::F32, 8, 8));
     });
     family.finish();
 }
 
-crate::body!(EmptySums |x| [
-    Value::Float(B::float_sum_dim(x.float(), 0)),
-    Value::Float(B::float_prod_dim(x.float(), 0)),
-    Value::Float(B::float_sum(x.float())),
-    Value::Float(B::float_mul(x.float(), x.float())),
-    Value::Float(B::float_add(x.float(), x.float()))
-]);
+crate::body!(
+    EmptySums
+        | x
+        | [
+            Value::Float(B::float_sum_dim(x.float(), 0)),
+            Value::Float(B::float_prod_dim(x.float(), 0)),
+            Value::Float(B::float_sum(x.float())),
+            Value::Float(B::float_mul(x.float(), x.float())),
+            Value::Float(B::float_add(x.float(), x.float()))
+        ]
+);
 
 #[test]
 fn sums_over_nothing_are_zero() {
@@ -244,20 +267,29 @@ fn sums_over_nothing_are_zero() {
     let one = Arg::new(floats(&[1, 4], &[2.0; 4]), DType::F32);
     let args = [empty.clone(), empty.clone(), empty.clone(), empty.clone(), one.clone(), one, empty];
     let nothing = floats(&[0, 4], &[]);
-    let expected =
-        [floats(&[1, 4], &[0.0; 4]), floats(&[1, 4], &[1.0; 4]), floats(&[1], &[0.0]), nothing.clone(), nothing];
+    let expected = [
+        floats(&[1, 4], &[0.0; 4]),
+        floats(&[1, 4], &[1.0; 4]),
+        floats(&[1], &[0.0]),
+        nothing.clone(),
+        nothing,
+    ];
     check("empty sums", &args, &EmptySums, &expected, Tolerance::exact());
 }
 
-crate::body!(EmptyRows |x| [
-    Value::Float(B::float_sum_dim(x.float(), 1)),
-    Value::Float(B::float_max_dim(x.float(), 0)),
-    Value::Float(B::softmax(x.float(), 0)),
-    Value::Float(B::float_matmul(x.float(), x.float())),
-    Value::Float(B::float_cumsum(x.float(), 0)),
-    Value::Bool(B::float_all(x.float(), BoolDType::Native)),
-    Value::Bool(B::float_any(x.float(), BoolDType::Native))
-]);
+crate::body!(
+    EmptyRows
+        | x
+        | [
+            Value::Float(B::float_sum_dim(x.float(), 1)),
+            Value::Float(B::float_max_dim(x.float(), 0)),
+            Value::Float(B::softmax(x.float(), 0)),
+            Value::Float(B::float_matmul(x.float(), x.float())),
+            Value::Float(B::float_cumsum(x.float(), 0)),
+            Value::Bool(B::float_all(x.float(), BoolDType::Native)),
+            Value::Bool(B::float_any(x.float(), BoolDType::Native))
+        ]
+);
 
 #[test]
 fn ops_on_empty_tensors_have_the_right_shape() {
@@ -285,7 +317,7 @@ fn ops_on_empty_tensors_have_the_right_shape() {
     check("empty rows", &args, &EmptyRows, &expected, Tolerance::exact());
 }
 
-crate::body!(SelectNothing |x| [Value::Float(B::float_select(x.float(), 0, x.int()))]);
+crate::body!(SelectNothing | x | [Value::Float(B::float_select(x.float(), 0, x.int()))]);
 
 #[test]
 fn selecting_nothing_has_zero_gradients() {
@@ -302,12 +334,15 @@ fn selecting_nothing_has_zero_gradients() {
 #[test]
 fn the_largest_of_nothing_is_an_error() {
     let _running = crate::harness::family::shared();
-    let x = Arg::new(floats(&[0, 3], &[]), DType::F32).value::<crate::Subject>(DType::F32, &Default::default());
-    let failed = crate::harness::family::caught(|| <crate::Subject as burn_backend::ops::FloatTensorOps<_>>::float_max_dim(x.float(), 0));
+    let x =
+        Arg::new(floats(&[0, 3], &[]), DType::F32).value::<crate::Subject>(DType::F32, &Default::default());
+    let failed = crate::harness::family::caught(|| {
+        <crate::Subject as burn_backend::ops::FloatTensorOps<_>>::float_max_dim(x.float(), 0)
+    });
     assert!(failed.is_err());
 }
 
-crate::body!(NegativeZero |x| [Value::Float(B::float_recip(B::float_abs(B::float_neg(x.float()))))]);
+crate::body!(NegativeZero | x | [Value::Float(B::float_recip(B::float_abs(B::float_neg(x.float()))))]);
 
 #[test]
 fn infinities_and_nan_are_read_as_they_are() {

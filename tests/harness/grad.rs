@@ -1,12 +1,17 @@
 //! Gradients of a body under Burn's `Autodiff`.
 
 use burn_autodiff::Autodiff;
+use burn_backend::ops::FloatTensorOps;
 use burn_backend::{AutodiffBackend, Backend, DType, TensorData, TensorMetadata};
 
 use super::{Arg, Body, Dense, Rng, Value, shape};
 
 /// The first output, then the gradient of each float arg (before its views) of a weighted sum of that output.
-pub(crate) fn run<B: Backend>(args: &[Arg], body: &impl Body, dtype: impl Fn(DType) -> DType) -> Vec<Option<TensorData>> {
+pub(crate) fn run<B: Backend>(
+    args: &[Arg],
+    body: &impl Body,
+    dtype: impl Fn(DType) -> DType,
+) -> Vec<Option<TensorData>> {
     type A<B> = Autodiff<B>;
     let device = Default::default();
     let (mut leaves, mut inputs) = (Vec::new(), Vec::new());

@@ -7,7 +7,7 @@
 //! `KILN_TEST_SEED` changes the inputs, `KILN_TEST_CASES` the number of cases of each op and dtype (20 when unset);
 //! below 10, large tensors are left out, for runs under a sanitizer.
 
-#![allow(dead_code)] // each test binary uses a part
+#![allow(dead_code, unused_imports)] // each test binary uses a part
 
 pub(crate) mod compare;
 pub(crate) mod family;

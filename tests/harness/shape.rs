@@ -6,7 +6,8 @@ use burn_backend::{Backend, Slice};
 use super::{Rng, Value};
 
 /// Sizes around the widths of vector accesses, warps and blocks.
-const SIZES: [usize; 24] = [1, 1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 255, 256, 257, 1025];
+const SIZES: [usize; 24] =
+    [1, 1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 255, 256, 257, 1025];
 
 /// A shape of 1 to 6 dimensions: mostly small, sometimes empty, sometimes beyond one block or 2^16 rows.
 pub(crate) fn any(rng: &mut Rng, large: bool) -> Vec<usize> {
@@ -183,7 +184,9 @@ pub(crate) fn index_through(views: &Views, base: &[usize], shape: &[usize], at: 
                 }
                 before
             }
-            Step::Flip(axes) => (0..at.len()).map(|d| if axes.contains(&d) { from[d] - 1 - at[d] } else { at[d] }).collect(),
+            Step::Flip(axes) => {
+                (0..at.len()).map(|d| if axes.contains(&d) { from[d] - 1 - at[d] } else { at[d] }).collect()
+            }
             Step::Expand(_) => (0..at.len()).map(|d| if from[d] == 1 { 0 } else { at[d] }).collect(),
             Step::Reshape(to) => unravel(ravel(&at, to), from),
             Step::Slice(slices) => (0..at.len())

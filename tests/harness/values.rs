@@ -3,7 +3,7 @@
 use burn_backend::tensor::Device;
 use burn_backend::{Backend, DType, TensorData, bf16, f16};
 
-use super::shape::{self, Views, views_to};
+use super::shape::{self as shapes, Views, views_to};
 use super::{Rng, Value};
 
 /// The elements of a tensor: every float dtype as f64, every other as i128.
@@ -60,8 +60,8 @@ impl Dense {
         match (&self.values, dtype) {
             (Values::Float(v), DType::F64) => of!(v, |x| x),
             (Values::Float(v), DType::F32) => of!(v, |x| x as f32),
-            (Values::Float(v), DType::F16) => of!(v, f16::from_f64),
-            (Values::Float(v), DType::BF16) => of!(v, bf16_from_f64),
+            (Values::Float(v), DType::F16) => of!(v, |x| f16::from_f32(to_odd(x))),
+            (Values::Float(v), DType::BF16) => of!(v, |x| bf16::from_f32(to_odd(x))),
             (Values::Int(v), DType::I64) => of!(v, |x| x as i64),
             (Values::Int(v), DType::I32) => of!(v, |x| x as i32),
             (Values::Int(v), DType::I16) => of!(v, |x| x as i16),
@@ -78,7 +78,9 @@ impl Dense {
     pub(crate) fn of(data: &TensorData) -> Self {
         macro_rules! read {
             ($t:ty, $kind:ident, $f:expr) => {
-                Values::$kind(data.as_slice::<$t>().expect("the dtype was matched").iter().map(|&x| $f(x)).collect())
+                Values::$kind(
+                    data.as_slice::<$t>().expect("the dtype was matched").iter().map(|&x| $f(x)).collect(),
+                )
             };
         }
         let values = match data.dtype {
@@ -101,24 +103,23 @@ impl Dense {
     }
 }
 
-/// Rounds once, to nearest even; through f32 it would be twice.
-fn bf16_from_f64(x: f64) -> bf16 {
+/// `x` in f32, rounded to odd, so that rounding on to 16 bits is right. (`half`'s own conversions from f64 drop the low
+/// half of the fraction first and can be one unit off.)
+fn to_odd(x: f64) -> f32 {
     let near = x as f32;
-    let odd = if near as f64 == x || x.is_nan() || near.is_infinite() {
-        near
-    } else {
-        let toward_zero = if (near as f64).abs() > x.abs() { f32::from_bits(near.to_bits() - 1) } else { near };
-        f32::from_bits(toward_zero.to_bits() | 1)
-    };
-    bf16::from_f32(odd)
+    if near as f64 == x || x.is_nan() || near.is_infinite() {
+        return near;
+    }
+    let toward_zero = if (near as f64).abs() > x.abs() { near.to_bits() - 1 } else { near.to_bits() };
+    f32::from_bits(toward_zero | 1)
 }
 
 /// The nearest number of `dtype`.
 pub(crate) fn round_to(x: f64, dtype: DType) -> f64 {
     match dtype {
         DType::F32 => x as f32 as f64,
-        DType::F16 => f16::from_f64(x).to_f64(),
-        DType::BF16 => bf16_from_f64(x).to_f64(),
+        DType::F16 => f16::from_f32(to_odd(x)).to_f64(),
+        DType::BF16 => bf16::from_f32(to_odd(x)).to_f64(),
         _ => x,
     }
 }
@@ -237,6 +238,16 @@ impl Arg {
         Arg { base: dense(rng, &base, dtype, domain), dtype, views, shape: shape.to_vec() }
     }
 
+    /// As [`Arg::random`] without views that repeat elements.
+    pub(crate) fn distinct(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Self {
+        loop {
+            let arg = Arg::random(rng, shape, dtype, domain);
+            if !arg.views.iter().any(|step| matches!(step, shapes::Step::Expand(_))) {
+                return arg;
+            }
+        }
+    }
+
     /// Random values of `shape`, no view.
     pub(crate) fn plain(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Self {
         Arg::new(dense(rng, shape, dtype, domain), dtype)
@@ -249,7 +260,7 @@ impl Arg {
 
     /// On a backend, in `dtype`.
     pub(crate) fn value<B: Backend>(&self, dtype: DType, device: &Device<B>) -> Value<B> {
-        shape::apply(Value::new(self.base.data(dtype), device), &self.views)
+        shapes::apply(Value::new(self.base.data(dtype), device), &self.views)
     }
 
     /// The values after the views.
@@ -258,7 +269,17 @@ impl Arg {
             return self.base.clone();
         }
         let dtype = super::reference_dtype(self.dtype);
-        Dense::of(&self.value::<burn_flex::Flex>(dtype, &Default::default()).read())
+        Dense::of(&self.reference(dtype).read())
+    }
+
+    /// On Flex, in `dtype`. Views that end empty are left out: Flex cannot take some of them.
+    pub(crate) fn reference(&self, dtype: DType) -> Value<burn_flex::Flex> {
+        if self.shape.contains(&0) {
+            let none = if dtype.is_float() { Values::Float(vec![]) } else { Values::Int(vec![]) };
+            let empty = Dense { shape: self.shape.clone(), values: none };
+            return Value::new(empty.data(dtype), &Default::default());
+        }
+        self.value(dtype, &Default::default())
     }
 }
 

@@ -99,19 +99,19 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What the compiler did since it was made.
+/// What the kernel compiler did since the process started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct CompileStats {
+pub struct CompileStats {
     /// Requests answered from memory, those that waited for a compilation in flight included.
-    pub(crate) memory_hits: u64,
+    pub memory_hits: u64,
     /// Requests answered from disk.
-    pub(crate) disk_hits: u64,
+    pub disk_hits: u64,
     /// Requests that had to be compiled.
-    pub(crate) misses: u64,
+    pub misses: u64,
     /// Those of `misses` that failed.
-    pub(crate) failures: u64,
+    pub failures: u64,
     /// Time spent compiling, summed over threads.
-    pub(crate) compile_time: Duration,
+    pub compile_time: Duration,
 }
 
 /// The threads to give to [`KernelCompiler::new`].
@@ -178,6 +178,20 @@ impl KernelCompiler {
         }
         if state.workers == 0 {
             state.queue.clear();
+        }
+    }
+
+    /// Forgets what is queued and waits, for at most ten seconds, until no background thread compiles any more.
+    pub(crate) fn stop_prefetch(&self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            let mut state = self.shared.state();
+            state.queue.clear();
+            if state.workers == 0 || Instant::now() > end {
+                return;
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

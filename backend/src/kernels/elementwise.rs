@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{Def, KernelSpec, kernel_file};
+use crate::compile::Source;
 use crate::driver::launch::{FastDiv, Launch, ScalarArg, kernel_arg};
 use crate::dtype::Elem;
 use crate::error::Result;
@@ -166,27 +167,7 @@ impl Call<'_> {
     fn launch(&self, nest: &Nest<OPERANDS>, pointers: [u64; OPERANDS]) -> Result<()> {
         let elems: SmallVec<[Elem; OPERANDS]> = (0..=self.inputs.len()).filter_map(|k| self.elem(k)).collect();
         let variant = variant(nest, &elems, |k, bytes| pointers[k].is_multiple_of(bytes as u64));
-        let ty = |k: usize| Def::Type(self.elem(k).unwrap_or(Elem::U8));
-        // The contiguous case has one index width only.
-        let narrow = variant.narrow_index && variant.case != Case::Contiguous;
-        let index = if narrow { "u32" } else { "u64" };
-        let case = match variant.case {
-            Case::Contiguous => "CASE_CONTIGUOUS",
-            Case::Rows => "CASE_ROWS",
-            Case::Strided => "CASE_STRIDED",
-        };
-        let defs = [
-            ("N_IN", Def::Int(self.inputs.len() as i64)),
-            ("OUT_T", ty(0)),
-            ("A_T", ty(1)),
-            ("B_T", ty(2)),
-            ("C_T", ty(3)),
-            ("S_T", Def::Text(self.scalar_elem.compute_name())),
-            ("V", Def::Int(variant.v as i64)),
-            (case, Def::Int(variant.case as i64)),
-            ("INDEX", Def::Text(index)),
-            ("EXPR", Def::Text(self.op.expr)),
-        ];
+        let defs = defs(self.op, &elems, self.scalar_elem, &variant);
         let device = self.out.device();
         let kernel = device.kernel(&KernelSpec { file: &ELEMENTWISE, entry: "elementwise", defs: &defs })?;
         let len = nest.sizes.iter().map(|&s| s as u64).product::<u64>();
@@ -208,6 +189,38 @@ impl Call<'_> {
             0,
         )
     }
+}
+
+/// The macros of an instance. `elems` are the output's and the inputs'.
+fn defs(op: &Op, elems: &[Elem], scalar_elem: Elem, variant: &Variant) -> [(&'static str, Def); 10] {
+    let ty = |k: usize| Def::Type(elems.get(k).copied().unwrap_or(Elem::U8));
+    // The contiguous case has one index width only.
+    let narrow = variant.narrow_index && variant.case != Case::Contiguous;
+    let case = match variant.case {
+        Case::Contiguous => "CASE_CONTIGUOUS",
+        Case::Rows => "CASE_ROWS",
+        Case::Strided => "CASE_STRIDED",
+    };
+    [
+        ("N_IN", Def::Int(elems.len() as i64 - 1)),
+        ("OUT_T", ty(0)),
+        ("A_T", ty(1)),
+        ("B_T", ty(2)),
+        ("C_T", ty(3)),
+        ("S_T", Def::Text(scalar_elem.compute_name())),
+        ("V", Def::Int(variant.v as i64)),
+        (case, Def::Int(variant.case as i64)),
+        ("INDEX", Def::Text(if narrow { "u32" } else { "u64" })),
+        ("EXPR", Def::Text(op.expr)),
+    ]
+}
+
+/// The source of an instance over aligned contiguous operands, to be compiled ahead of its first use.
+pub(crate) fn contiguous_source(op: &Op, elems: &[Elem]) -> Result<Source> {
+    let variant = Variant { case: Case::Contiguous, v: pack_len(elems), broadcast: 0, narrow_index: true };
+    let scalar_elem = elems.get(1).copied().unwrap_or(elems[0]);
+    let defs = defs(op, elems, scalar_elem, &variant);
+    KernelSpec { file: &ELEMENTWISE, entry: "elementwise", defs: &defs }.source()
 }
 
 /// The nest as the kernel takes it: innermost loop first, and that one in packs of `v`.

@@ -12,7 +12,7 @@ use cudarc::driver::sys;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
-use crate::compile::{self, DiskCache, KernelCompiler, Nvrtc, Source};
+use crate::compile::{self, CompileStats, DiskCache, KernelCompiler, Nvrtc, Source};
 use crate::device::Device;
 use crate::driver::context::RelaxedCapture;
 use crate::driver::launch::Kernel;
@@ -161,6 +161,54 @@ impl std::fmt::Debug for Kernels {
 fn compiler() -> &'static KernelCompiler {
     static COMPILER: OnceLock<KernelCompiler> = OnceLock::new();
     COMPILER.get_or_init(|| KernelCompiler::new(Arc::new(Nvrtc), DiskCache::from_env(), compile::default_threads()))
+}
+
+/// What the process's kernel compiler has done.
+pub(crate) fn compile_stats() -> CompileStats {
+    compiler().stats()
+}
+
+/// Starts to compile what nearly every f32 program uses, in the background, while the program still loads its data.
+pub(crate) fn prefetch_common(arch: &str) {
+    use crate::ops::elementwise as ew;
+    const F: Elem = Elem::F32;
+    let f32_ops: [(&elementwise::Op, &[Elem]); 14] = [
+        (&ew::FILL, &[F]),
+        (&ew::ADD, &[F; 3]),
+        (&ew::SUB, &[F; 3]),
+        (&ew::MUL, &[F; 3]),
+        (&ew::DIV, &[F; 3]),
+        (&ew::ADD_SCALAR, &[F; 2]),
+        (&ew::SUB_SCALAR, &[F; 2]),
+        (&ew::MUL_SCALAR, &[F; 2]),
+        (&ew::DIV_SCALAR, &[F; 2]),
+        (&ew::NEG, &[F; 2]),
+        (&ew::EXP, &[F; 2]),
+        (&ew::SQRT, &[F; 2]),
+        (&ew::RELU, &[F; 2]),
+        (&ew::RELU_BACKWARD, &[F; 3]),
+    ];
+    stop_at_exit();
+    // A source that cannot be read is reported when the kernel is used.
+    let sources = f32_ops.iter().filter_map(|(op, elems)| elementwise::contiguous_source(op, elems).ok());
+    compiler().prefetch(sources, arch);
+}
+
+/// Makes a program that ends early wait for what is being compiled ahead: NVRTC is torn down when the process exits,
+/// and a compilation that is still running then crashes it.
+#[allow(unsafe_code)]
+fn stop_at_exit() {
+    extern "C" fn stop() {
+        compiler().stop_prefetch();
+    }
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    // Handlers run in reverse order: NVRTC, which was loaded before, is torn down after this one.
+    ONCE.call_once(|| {
+        // SAFETY: the handler is a plain function that neither unwinds nor depends on anything that is destroyed before.
+        if unsafe { libc::atexit(stop) } != 0 {
+            log::debug!("no handler at exit");
+        }
+    });
 }
 
 impl Device {

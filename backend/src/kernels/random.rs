@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn uniform_numbers_stay_inside_their_bounds() {
         for (elem, low, high) in [
-            (Elem::F32, 1.0, 1.0f32.next_up() as f64),
+            (Elem::F32, 1.0f64, 1.0f32.next_up() as f64),
             (Elem::BF16, -1.0, 0.0),
             (Elem::F16, 1.0, 1.001953125),
             (Elem::F64, 1e6, 1e6 + 1e-9),

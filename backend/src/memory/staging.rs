@@ -134,6 +134,7 @@ impl StagingPool {
     }
 
     /// Bytes of buffers that nobody uses.
+    #[cfg(test)]
     pub(crate) fn idle_bytes(&self) -> usize {
         self.inner.collect();
         self.inner.lock().idle_bytes
@@ -241,11 +242,13 @@ impl Staging {
     }
 
     /// Bytes asked for.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Whether zero bytes were asked for.
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }

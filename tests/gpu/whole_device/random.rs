@@ -106,7 +106,8 @@ fn the_seed_decides_the_numbers_and_calls_differ() {
 #[test]
 fn an_element_does_not_depend_on_the_size_of_the_tensor() {
     let _alone = alone();
-    for distribution in [Distribution::Default, Distribution::Normal(0.0, 1.0), Distribution::Bernoulli(0.5)] {
+    for distribution in [Distribution::Default, Distribution::Normal(0.0, 1.0), Distribution::Bernoulli(0.5)]
+    {
         for dtype in FLOATS {
             seed(7);
             let long = draw(&[100_003], distribution, dtype);

@@ -1,0 +1,202 @@
+//! What fails, how it says so, and that everything works afterwards.
+
+use burn_backend::ops::{ConvOptions, FloatTensorOps, IntTensorOps, ModuleOps};
+use burn_backend::tensor::{FloatTensor, IntTensor};
+use burn_backend::{Backend, DType, Shape, TensorData};
+use kiln::{Cuda, CudaDevice};
+
+use crate::harness::family::{alone, caught, shared};
+use crate::harness::{Dense, Value};
+
+type Float = FloatTensor<Cuda>;
+type Int = IntTensor<Cuda>;
+
+fn device() -> CudaDevice {
+    CudaDevice::default()
+}
+
+fn floats(shape: &[usize]) -> Float {
+    let len = shape.iter().product();
+    let values: Vec<f32> = (0..len).map(|k| k as f32).collect();
+    Cuda::float_from_data(TensorData::new(values, shape.to_vec()), &device())
+}
+
+fn ints(shape: &[usize], values: Vec<i32>) -> Int {
+    Cuda::int_from_data(TensorData::new(values, shape.to_vec()), &device())
+}
+
+fn read(x: Float) -> Result<Vec<f64>, String> {
+    let data = Value::<Cuda>::Float(x).try_read().map_err(|e| format!("{e:?}"))?;
+    Ok(Dense::of(&data).as_floats().to_vec())
+}
+
+/// Asserts that `f` panics with a message that has all of `parts`, and that the device works afterwards.
+#[track_caller]
+fn panics_with<R>(parts: &[&str], f: impl FnOnce() -> R) {
+    let text = match caught(f) {
+        Ok(_) => panic!("no panic; expected one with {parts:?}"),
+        Err(text) => text,
+    };
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+    works();
+}
+
+#[track_caller]
+fn works() {
+    let sum = Cuda::float_sum(Cuda::float_add(floats(&[3]), floats(&[3])));
+    assert_eq!(read(sum), Ok(vec![6.0]), "a new tensor after an error");
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_named() {
+    let _running = shared();
+    panics_with(&["cuda:0", "add", "[2, 3]", "[4, 5]"], || Cuda::float_add(floats(&[2, 3]), floats(&[4, 5])));
+    panics_with(&["matmul", "[2, 3]", "[4, 5]"], || Cuda::float_matmul(floats(&[2, 3]), floats(&[4, 5])));
+    panics_with(&["reshape", "[2, 3]", "[5]"], || Cuda::float_reshape(floats(&[2, 3]), Shape::from(vec![5])));
+    panics_with(&["expand", "[2, 3]", "[2, 4]"], || {
+        Cuda::float_expand(floats(&[2, 3]), Shape::from(vec![2, 4]))
+    });
+    panics_with(&["cat", "[2, 3]", "[3, 4]"], || Cuda::float_cat(vec![floats(&[2, 3]), floats(&[3, 4])], 0));
+    panics_with(&["sum_dim", "dimension 2", "[2, 3]"], || Cuda::float_sum_dim(floats(&[2, 3]), 2));
+    panics_with(&["permute"], || Cuda::float_permute(floats(&[2, 3]), &[0, 0]));
+    panics_with(&["conv2d"], || {
+        let options = ConvOptions::new([1, 1], [0, 0], [1, 1], 1);
+        Cuda::conv2d(floats(&[1, 3, 5, 5]), floats(&[2, 4, 3, 3]), None, options)
+    });
+    panics_with(&["gather"], || Cuda::float_gather(0, floats(&[4, 3]), ints(&[2, 2], vec![0; 4])));
+}
+
+#[test]
+fn dtypes_that_do_not_fit_are_named() {
+    let _running = shared();
+    let half = || Cuda::float_cast(floats(&[3]), DType::F16.into());
+    panics_with(&["cuda:0", "add", "F32", "F16"], || Cuda::float_add(floats(&[3]), half()));
+    let half = || Cuda::float_cast(floats(&[3, 3]), DType::BF16.into());
+    panics_with(&["matmul", "F32", "BF16"], || Cuda::float_matmul(floats(&[3, 3]), half()));
+}
+
+#[test]
+fn methods_that_are_missing_say_so() {
+    let _running = shared();
+    panics_with(&["not supported yet: float_cross"], || Cuda::float_cross(floats(&[3]), floats(&[3]), 0));
+    panics_with(&["not supported yet: rfft"], || Cuda::rfft(floats(&[8]), 0, None));
+    panics_with(&["not supported yet: conv3d"], || {
+        let options = ConvOptions::new([1; 3], [0; 3], [1; 3], 1);
+        Cuda::conv3d(floats(&[1, 1, 3, 3, 3]), floats(&[1, 1, 2, 2, 2]), None, options)
+    });
+}
+
+#[test]
+fn a_device_that_does_not_exist_is_named() {
+    let _running = shared();
+    let far = CudaDevice::new(63);
+    panics_with(&["cuda:63", "does not exist"], || {
+        Cuda::float_zeros(Shape::from(vec![1]), &far, DType::F32.into())
+    });
+}
+
+#[test]
+fn too_much_memory_is_an_error_with_figures() {
+    let _alone = alone();
+    let before = device().memory_stats().expect("the device is open").live_bytes;
+    let held = floats(&[1_000]);
+    panics_with(&["cuda:0", "out of memory", "4.0 TiB", "free", "live", "reserved", "largest"], || {
+        Cuda::float_zeros(Shape::from(vec![1usize << 40]), &device(), DType::F32.into())
+    });
+    // An op on what was there before.
+    assert_eq!(read(Cuda::float_max(held)), Ok(vec![999.0]));
+    assert_eq!(device().memory_stats().expect("the device is open").live_bytes, before);
+}
+
+#[test]
+fn shapes_beyond_64_bits_are_an_error() {
+    let _running = shared();
+    panics_with(&["more bytes than can be addressed"], || {
+        Cuda::float_zeros(Shape::from(vec![1usize << 40, 1usize << 40]), &device(), DType::F32.into())
+    });
+    panics_with(&["more bytes than can be addressed"], || {
+        Cuda::float_zeros(Shape::from(vec![(1usize << 62) + 1]), &device(), DType::F32.into())
+    });
+    // A size of 0 makes all of it nothing.
+    let nothing =
+        Cuda::float_zeros(Shape::from(vec![1usize << 40, 0, 1usize << 40]), &device(), DType::F32.into());
+    assert_eq!(read(nothing), Ok(vec![]));
+}
+
+/// Reads a poisoned value and checks the error's parts.
+#[track_caller]
+fn faulty(x: &Float, parts: &[&str]) {
+    let text = read(x.clone()).expect_err("the value depends on an index out of range");
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+#[test]
+fn an_index_out_of_range_poisons_what_depends_on_it() {
+    let _alone = alone();
+    let other = Cuda::float_neg(floats(&[4]));
+    let bad = Cuda::float_gather(0, floats(&[10]), ints(&[3], vec![0, 12, 1]));
+    let good = Cuda::float_gather(0, floats(&[10]), ints(&[3], vec![0, 9, 1]));
+    let dependent = Cuda::float_sum(Cuda::float_add(bad.clone(), good.clone()));
+    let parts = ["gather", "index 12", "size 10"];
+    faulty(&dependent, &parts);
+    faulty(&bad, &parts);
+    faulty(&dependent, &parts);
+    let view = Cuda::float_slice(bad.clone(), &[burn_backend::Slice::new(0, Some(1), 1)]);
+    faulty(&view, &parts);
+    assert_eq!(read(good), Ok(vec![0.0, 9.0, 1.0]));
+    assert_eq!(read(other), Ok(vec![0.0, -1.0, -2.0, -3.0]));
+    // What is made of the poisoned value later re-reports the first error.
+    faulty(&Cuda::float_mul_scalar(bad, burn_backend::Scalar::Float(2.0)), &parts);
+    let reported = device().sync().expect_err("sync reports the fault").to_string();
+    parts.iter().for_each(|part| assert!(reported.contains(part), "{part:?} is missing in: {reported}"));
+    assert!(device().sync().is_ok(), "a fault is reported once by sync");
+    works();
+}
+
+#[test]
+fn every_indexing_op_reports_its_own_fault() {
+    let _alone = alone();
+    let x = || floats(&[5, 3]);
+    let select = Cuda::float_select(x(), 0, ints(&[2], vec![1, -1]));
+    faulty(&select, &["select", "index -1", "size 5"]);
+    let select = Cuda::float_select(x(), 1, ints(&[2], vec![3, 0]));
+    faulty(&select, &["select", "index 3", "size 3"]);
+    let scatter = Cuda::float_scatter_add(0, x(), ints(&[1, 3], vec![0, 77, 4]), floats(&[1, 3]));
+    faulty(&scatter, &["scatter", "index 77", "size 5"]);
+    let add = Cuda::float_select_add(x(), 0, ints(&[1], vec![5]), floats(&[1, 3]));
+    faulty(&add, &["select_add", "index 5", "size 5"]);
+    let embedding = Cuda::embedding(x(), ints(&[1, 2], vec![2, 9]));
+    faulty(&embedding, &["embedding", "index 9", "size 5"]);
+    let _ = device().sync();
+    works();
+}
+
+#[test]
+fn sync_alone_finds_a_fault() {
+    let _alone = alone();
+    assert!(device().sync().is_ok());
+    let _bad = Cuda::float_gather(0, floats(&[10]), ints(&[1], vec![10]));
+    let text = format!("{:?}", Cuda::sync(&device()).expect_err("the gather was out of range"));
+    assert!(text.contains("gather") && text.contains("index 10"), "{text}");
+    assert!(Cuda::sync(&device()).is_ok());
+    works();
+}
+
+#[test]
+fn a_fault_among_a_thousand_ops_is_found() {
+    let _alone = alone();
+    let all: Vec<Float> = (0..3_000)
+        .map(|k| Cuda::float_gather(0, floats(&[4]), ints(&[1], vec![if k == 1_700 { 4 } else { 3 }])))
+        .collect();
+    for (k, x) in all.into_iter().enumerate() {
+        match k {
+            1_700 => faulty(&x, &["index 4", "size 4"]),
+            _ => assert_eq!(read(x), Ok(vec![3.0]), "gather {k}"),
+        }
+    }
+    let _ = device().sync();
+}
