@@ -27,4 +27,6 @@
 //! crates of their own (`kiln-fusion`, `kiln-distributed`, `kiln-profiler`), which are empty so far. The README's status
 //! table says what is there.
 
-pub use kiln_backend::{CompileStats, Cuda, CudaDevice, CudaTensor, DeviceProps, Error, Event, Graph, MemoryStats, Result};
+pub use kiln_backend::{
+    CompileStats, Cuda, CudaDevice, CudaTensor, DeviceProps, Error, Event, Graph, MemoryStats, Result,
+};

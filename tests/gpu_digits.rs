@@ -74,8 +74,7 @@ fn live_bytes_do_not_grow_from_epoch_2_to_5() {
     let _alone = alone();
     let device = CudaDevice::new(0);
     let split = data::digits(1).unwrap();
-    let loader =
-        EpochLoader::<Autodiff<Cuda>>::new(Arc::new(split.train), 64, Some(3), 1, device.clone());
+    let loader = EpochLoader::<Autodiff<Cuda>>::new(Arc::new(split.train), 64, Some(3), 1, device.clone());
     let mut model = ModelConfig::new(8).init::<Autodiff<Cuda>>(&device);
     let mut optimizer = AdamWConfig::new().init();
     let mut live = Vec::new();
@@ -98,7 +97,8 @@ fn a_whole_run_learns_and_leaves_nothing_behind() {
     let split = data::digits(1).unwrap();
     let config = RunConfig::new("digits".into(), ModelConfig::new(8), 1, 64, 4e-3);
     let run = |epochs: usize| {
-        let folder: PathBuf = std::env::temp_dir().join(format!("kiln-gpu-digits-{}-{epochs}", std::process::id()));
+        let folder: PathBuf =
+            std::env::temp_dir().join(format!("kiln-gpu-digits-{}-{epochs}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let run = Run { config: &config, folder: &folder, epochs, resume: None, full_screen: false };
@@ -110,7 +110,9 @@ fn a_whole_run_learns_and_leaves_nothing_behind() {
     };
     let (_, after_two) = run(2);
     let (accuracy, after_many) = run(20);
-    println!("test accuracy {accuracy:.3}; live bytes after a run of 2 and one of 20 epochs: {after_two}, {after_many}");
+    println!(
+        "test accuracy {accuracy:.3}; live bytes after a run of 2 and one of 20 epochs: {after_two}, {after_many}"
+    );
     assert!(accuracy >= 0.97, "{accuracy}");
     assert_eq!(after_two, after_many);
 }

@@ -14,8 +14,8 @@ use crate::driver::is_fatal;
 use crate::error::{Error, Result};
 use crate::faults::Faults;
 use crate::kernels::Kernels;
-use crate::memory::{Allocator, Block, MemoryStats};
 use crate::memory::staging::{PinnedDriver, StagingPool};
+use crate::memory::{Allocator, Block, MemoryStats};
 use crate::ops::matmul::Blas;
 use crate::ops::random::RandomState;
 
@@ -167,7 +167,10 @@ pub(crate) struct Device {
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Device").field("index", &self.index).field("props", &self.props).finish_non_exhaustive()
+        f.debug_struct("Device")
+            .field("index", &self.index)
+            .field("props", &self.props)
+            .finish_non_exhaustive()
     }
 }
 
@@ -330,7 +333,9 @@ impl PinnedDriver for &'static Timeline {
 
     fn is_done(&self, ticket: u64) -> bool {
         let mut marks = self.state.lock().unwrap_or_else(|e| e.into_inner());
-        while marks.passed < ticket && marks.pending.front().is_some_and(|(_, e)| e.is_done().unwrap_or(false)) {
+        while marks.passed < ticket
+            && marks.pending.front().is_some_and(|(_, e)| e.is_done().unwrap_or(false))
+        {
             if let Some((passed, event)) = marks.pending.pop_front() {
                 marks.passed = passed;
                 marks.spare.push(event);

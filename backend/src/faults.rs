@@ -163,7 +163,10 @@ impl Faults {
 
     /// The part of a dependence that is not known to be clean.
     pub(crate) fn prune(&self, range: Range) -> Range {
-        if range.is_none() || range.last >= self.checked.load(Ordering::Relaxed) || self.lookup(range).is_some() {
+        if range.is_none()
+            || range.last >= self.checked.load(Ordering::Relaxed)
+            || self.lookup(range).is_some()
+        {
             range
         } else {
             Range::default()

@@ -18,6 +18,12 @@ fn device() -> &'static Device {
     Device::get(0).unwrap_or_else(|e| panic!("the feature `gpu` needs a GPU: {e}"))
 }
 
+/// For tests that look at the memory of graphs: one at a time.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
 fn tensor(values: &[f32]) -> CudaTensor {
     data::from_data(TensorData::new(values.to_vec(), [values.len()]), device(), "test").unwrap()
 }
@@ -28,12 +34,14 @@ fn read(t: &CudaTensor) -> Vec<f32> {
 
 #[test]
 fn a_scalar_in_a_device_slot_is_read_when_the_kernel_runs() {
+    let _alone = alone();
     let x = tensor(&[1.0, 2.0, 3.0]);
     let slot = data::from_data(TensorData::new(vec![10.0f64], [1]), device(), "test").unwrap();
     let out = x.empty_like("test").unwrap();
     let scalars = [ScalarArg::slot(slot.ptr()), ScalarArg::default()];
-    let ((), graph) =
-        CudaDevice::new(0).capture(|| elementwise(&ew::MUL_SCALAR, &out, &[&x], scalars, Elem::F32).unwrap()).unwrap();
+    let ((), graph) = CudaDevice::new(0)
+        .capture(|| elementwise(&ew::MUL_SCALAR, &out, &[&x], scalars, Elem::F32).unwrap())
+        .unwrap();
     for factor in [10.0f64, -2.5, 0.0] {
         let next = data::from_data(TensorData::new(vec![factor], [1]), device(), "test").unwrap();
         ew::copy_into(&slot, &next).unwrap();
@@ -76,10 +84,14 @@ fn a_rejected_launch_names_kernel_and_geometry_and_the_device_goes_on() {
 fn running_out_of_memory_is_reported_and_survived() {
     let error = CudaTensor::empty(device(), [1usize << 40], DType::F32, "test").unwrap_err();
     let text = error.to_string();
-    assert!(matches!(error, Error::OutOfMemory { requested_bytes, .. } if requested_bytes == 4 << 40), "{text}");
+    assert!(
+        matches!(error, Error::OutOfMemory { requested_bytes, .. } if requested_bytes == 4 << 40),
+        "{text}"
+    );
     assert!(text.contains("cuda:0") && text.contains("4.0 TiB"), "{text}");
     assert_eq!(read(&tensor(&[5.0])), [5.0]);
-    let error = CudaTensor::empty(device(), Shape::from(vec![usize::MAX, 2]), DType::F32, "test").unwrap_err();
+    let error =
+        CudaTensor::empty(device(), Shape::from(vec![usize::MAX, 2]), DType::F32, "test").unwrap_err();
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
 }
 
@@ -96,6 +108,7 @@ fn a_source_that_does_not_compile_gives_its_log() {
 
 #[test]
 fn a_captured_graph_replays_on_new_inputs_and_owns_its_memory() {
+    let _alone = alone();
     let x = tensor(&[1.0, 2.0, 3.0, 4.0]);
     let w = data::from_data(TensorData::new(vec![1f32, 0.0, 0.0, 2.0], [2, 2]), device(), "test").unwrap();
     let run = |x: &CudaTensor| {
@@ -103,7 +116,7 @@ fn a_captured_graph_replays_on_new_inputs_and_owns_its_memory() {
         let y = ew::scalar(&ew::ADD_SCALAR, y, Scalar::Float(1.0)).unwrap();
         reduce::sum_dim(&y, 1).unwrap()
     };
-    assert_eq!(read(&run(&x)), [6.0, 12.0]);
+    assert_eq!(read(&run(&x)), [7.0, 13.0]);
     let before = device().allocator.stats();
     let (y, graph) = CudaDevice::new(0).capture(|| run(&x)).unwrap();
     assert!(graph.nodes() >= 3, "{}", graph.nodes());
@@ -123,6 +136,7 @@ fn a_captured_graph_replays_on_new_inputs_and_owns_its_memory() {
 
 #[test]
 fn a_read_inside_a_capture_is_refused_and_the_device_goes_on() {
+    let _alone = alone();
     let x = tensor(&[1.0, 2.0]);
     let private = device().allocator.stats().private_bytes;
     let (refused, graph) = CudaDevice::new(0)
@@ -141,6 +155,7 @@ fn a_read_inside_a_capture_is_refused_and_the_device_goes_on() {
 
 #[test]
 fn an_upload_inside_a_capture_belongs_to_the_graph() {
+    let _alone = alone();
     let (y, graph) = CudaDevice::new(0).capture(|| tensor(&[7.0, 8.0])).unwrap();
     for _ in 0..3 {
         let _reuse: Vec<CudaTensor> = (0..8).map(|k| tensor(&[k as f32; 2])).collect();

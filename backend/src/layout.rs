@@ -149,6 +149,15 @@ impl Layout {
 
     /// Dimensions of size 1 stretched to those of `target`; new dimensions are added in front.
     pub fn expand(&self, target: &[usize]) -> Option<Self> {
+        let strides = self.expanded_strides(target)?;
+        Some(Layout { shape: Shape::from(target.to_vec()), strides, offset: self.offset })
+    }
+
+    /// The strides of [`Layout::expand`]: 0 in stretched dimensions.
+    pub(crate) fn expanded_strides(&self, target: &[usize]) -> Option<Strides> {
+        if self.dims() == target {
+            return Some(self.strides.clone());
+        }
         let extra = target.len().checked_sub(self.rank())?;
         let mut strides: Strides = SmallVec::from_elem(0, target.len());
         for d in 0..self.rank() {
@@ -159,7 +168,7 @@ impl Layout {
                 () => return None,
             };
         }
-        Some(Layout { shape: Shape::from(target.to_vec()), strides, offset: self.offset })
+        Some(strides)
     }
 
     /// Dimensions reversed.
@@ -376,7 +385,8 @@ mod tests {
         let l = layout(&[2, 3, 4]);
         assert_eq!(offsets(&l.permute(&[2, 0, 1]).unwrap())[..4], [0, 4, 8, 12]);
         assert_eq!(offsets(&l.flip(&[2]).unwrap())[..4], [3, 2, 1, 0]);
-        let s = l.slice(&[Slice::new(1, None, 1), Slice::new(0, None, -2), Slice::new(1, Some(3), 1)]).unwrap();
+        let s =
+            l.slice(&[Slice::new(1, None, 1), Slice::new(0, None, -2), Slice::new(1, Some(3), 1)]).unwrap();
         assert_eq!(s.dims(), [1, 2, 2]);
         assert_eq!(offsets(&s), [21, 22, 13, 14]);
         let e = layout(&[3, 1]).expand(&[2, 3, 2]).unwrap();
@@ -421,7 +431,14 @@ mod tests {
         let mut copied = 0;
         for l in &views {
             let n = l.len();
-            let targets = [vec![n], vec![2, n / 2], vec![n / 3, 3], vec![1, n, 1], vec![2, n / 12, 6], vec![n / 4, 2, 2]];
+            let targets = [
+                vec![n],
+                vec![2, n / 2],
+                vec![n / 3, 3],
+                vec![1, n, 1],
+                vec![2, n / 12, 6],
+                vec![n / 4, 2, 2],
+            ];
             for t in targets.iter().filter(|t| t.iter().product::<usize>() == n) {
                 match l.reshape(t) {
                     Some(r) => assert_eq!(offsets(&r), offsets(l), "{l:?} as {t:?}"),

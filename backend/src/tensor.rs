@@ -36,7 +36,10 @@ impl Storage {
     }
 
     pub(crate) fn faults(&self) -> Range {
-        Range { first: self.first_fault.load(Ordering::Relaxed), last: self.last_fault.load(Ordering::Relaxed) }
+        Range {
+            first: self.first_fault.load(Ordering::Relaxed),
+            last: self.last_fault.load(Ordering::Relaxed),
+        }
     }
 
     pub(crate) fn add_faults(&self, range: Range) {
@@ -68,8 +71,11 @@ impl CudaTensor {
     ) -> Result<CudaTensor> {
         let shape = shape.into();
         let elem = Elem::of(op, dtype)?;
-        let len = checked_len(shape.as_slice(), elem.size_bytes())
-            .ok_or_else(|| Error::TooLarge { op, shape: shape.to_vec(), dtype })?;
+        let len = checked_len(shape.as_slice(), elem.size_bytes()).ok_or_else(|| Error::TooLarge {
+            op,
+            shape: shape.to_vec(),
+            dtype,
+        })?;
         let block = device.allocator.alloc(len * elem.size_bytes())?;
         let storage = Arc::new(Storage {
             block,
@@ -143,7 +149,8 @@ impl CudaTensor {
     /// Another view of the same storage. The layout must stay inside it.
     pub(crate) fn with_layout(&self, layout: Layout) -> CudaTensor {
         debug_assert!(layout.span().is_none_or(|(low, high)| {
-            low >= 0 && (high as u64 + 1) * self.elem.size_bytes() as u64 <= self.storage.block.size_bytes() as u64
+            low >= 0
+                && (high as u64 + 1) * self.elem.size_bytes() as u64 <= self.storage.block.size_bytes() as u64
         }));
         CudaTensor { storage: self.storage.clone(), layout, dtype: self.dtype, elem: self.elem }
     }
@@ -194,11 +201,8 @@ impl CudaTensor {
             return Ok(self.with_layout(layout));
         }
         let copy = self.contiguous()?;
-        let layout = Layout::new(
-            Shape::from(shape.to_vec()),
-            crate::layout::row_major(shape),
-            copy.layout.offset(),
-        );
+        let layout =
+            Layout::new(Shape::from(shape.to_vec()), crate::layout::row_major(shape), copy.layout.offset());
         Ok(copy.into_layout(layout))
     }
 }

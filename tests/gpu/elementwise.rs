@@ -65,8 +65,8 @@ fn unary(dtype: DType) {
             let args = [Arg::random(rng, &shape, dtype, domain)];
             family.check(&args, &FloatUnary(name), Tolerance::function(dtype));
         });
-        // The reference overflows in acosh and asinh of the largest f64.
-        let reference_fails = dtype == DType::F64 && matches!(name, "acosh" | "asinh");
+        // In f64 the reference overflows in acosh and asinh of the largest numbers, and loses digits in atanh near -1.
+        let reference_fails = dtype == DType::F64 && matches!(name, "acosh" | "asinh" | "atanh");
         if !FINITE_ONLY.contains(&name) && !reference_fails {
             family.cases(&format!("{name} of special values"), 0.2, |family, rng| {
                 let shape = shape::any(rng, false);

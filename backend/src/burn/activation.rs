@@ -1,11 +1,11 @@
 //! `ActivationOps`, a line per method.
 
-use burn_backend::ops::ActivationOps;
-use burn_backend::Scalar;
 use super::run;
 use crate::ops::elementwise::*;
 use crate::ops::softmax;
 use crate::{Cuda, CudaTensor};
+use burn_backend::Scalar;
+use burn_backend::ops::ActivationOps;
 
 impl ActivationOps<Cuda> for Cuda {
     fn leaky_relu(tensor: CudaTensor, negative_slope: Scalar) -> CudaTensor {
@@ -63,5 +63,4 @@ impl ActivationOps<Cuda> for Cuda {
     fn log_sigmoid_backward(x: CudaTensor, grad: CudaTensor) -> CudaTensor {
         run!(x => binary(&LOG_SIGMOID_BACKWARD, x, grad))
     }
-
 }

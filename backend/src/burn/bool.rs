@@ -1,12 +1,12 @@
 //! `BoolTensorOps`, a line per method.
 
-use burn_backend::ops::BoolTensorOps;
-use burn_backend::{ExecutionError, Scalar, Shape, Slice, TensorData, TensorMetadata};
-use burn_std::{BoolDType, FloatDType, IntDType};
 use super::{cat, read, run, run_on};
 use crate::ops::elementwise::*;
 use crate::ops::{data, index, reduce, view};
 use crate::{Cuda, CudaDevice, CudaTensor};
+use burn_backend::ops::BoolTensorOps;
+use burn_backend::{ExecutionError, Scalar, Shape, Slice, TensorData, TensorMetadata};
+use burn_std::{BoolDType, FloatDType, IntDType};
 
 impl BoolTensorOps<Cuda> for Cuda {
     fn bool_empty(shape: Shape, device: &CudaDevice, dtype: BoolDType) -> CudaTensor {
@@ -160,5 +160,4 @@ impl BoolTensorOps<Cuda> for Cuda {
     fn bool_unfold(tensor: CudaTensor, dim: usize, size: usize, step: usize) -> CudaTensor {
         run!(tensor => view::unfold(tensor, dim, size, step))
     }
-
 }

@@ -1,20 +1,25 @@
 //! `FloatTensorOps`, a line per method.
 
-use burn_backend::ops::{FloatTensorOps};
-use burn_backend::tensor::IndexingUpdateOp;
-use burn_backend::{Distribution, ExecutionError, Scalar, Shape, Slice, TensorData};
-use burn_std::{BoolDType, FloatDType, IntDType};
 use super::{cat, read, run, run_on, unsupported};
 use crate::ops::elementwise::*;
 use crate::ops::{cumulative, data, index, matmul, random, reduce, view};
 use crate::{Cuda, CudaDevice, CudaTensor};
+use burn_backend::ops::FloatTensorOps;
+use burn_backend::tensor::IndexingUpdateOp;
+use burn_backend::{Distribution, ExecutionError, Scalar, Shape, Slice, TensorData};
+use burn_std::{BoolDType, FloatDType, IntDType};
 
 impl FloatTensorOps<Cuda> for Cuda {
     fn float_from_data(data: TensorData, device: &CudaDevice) -> CudaTensor {
         run_on!(device => data::from_data(data, device, "float_from_data"))
     }
 
-    fn float_random(shape: Shape, distribution: Distribution, device: &CudaDevice, dtype: FloatDType) -> CudaTensor {
+    fn float_random(
+        shape: Shape,
+        distribution: Distribution,
+        device: &CudaDevice,
+        dtype: FloatDType,
+    ) -> CudaTensor {
         run_on!(device => random::random(device, shape, distribution, dtype.into()))
     }
 
@@ -30,7 +35,9 @@ impl FloatTensorOps<Cuda> for Cuda {
         run_on!(device => full(device, shape, fill_value, dtype.into(), "full"))
     }
 
-    fn float_into_data(tensor: CudaTensor) -> impl Future<Output = Result<TensorData, ExecutionError>> + Send {
+    fn float_into_data(
+        tensor: CudaTensor,
+    ) -> impl Future<Output = Result<TensorData, ExecutionError>> + Send {
         read(tensor)
     }
 
@@ -146,11 +153,21 @@ impl FloatTensorOps<Cuda> for Cuda {
         run!(tensor => index::gather(dim, &tensor, &indices))
     }
 
-    fn float_scatter_add(dim: usize, tensor: CudaTensor, indices: CudaTensor, value: CudaTensor) -> CudaTensor {
+    fn float_scatter_add(
+        dim: usize,
+        tensor: CudaTensor,
+        indices: CudaTensor,
+        value: CudaTensor,
+    ) -> CudaTensor {
         run!(tensor => index::scatter_add(dim, tensor, &indices, &value))
     }
 
-    fn float_scatter_nd(_data: CudaTensor, _indices: CudaTensor, _values: CudaTensor, _reduction: IndexingUpdateOp) -> CudaTensor {
+    fn float_scatter_nd(
+        _data: CudaTensor,
+        _indices: CudaTensor,
+        _values: CudaTensor,
+        _reduction: IndexingUpdateOp,
+    ) -> CudaTensor {
         unsupported!(float_scatter_nd)
     }
 
@@ -162,7 +179,12 @@ impl FloatTensorOps<Cuda> for Cuda {
         run!(tensor => index::select(&tensor, dim, &indices))
     }
 
-    fn float_select_add(tensor: CudaTensor, dim: usize, indices: CudaTensor, value: CudaTensor) -> CudaTensor {
+    fn float_select_add(
+        tensor: CudaTensor,
+        dim: usize,
+        indices: CudaTensor,
+        value: CudaTensor,
+    ) -> CudaTensor {
         run!(tensor => index::select_add(tensor, dim, &indices, &value))
     }
 
@@ -398,7 +420,11 @@ impl FloatTensorOps<Cuda> for Cuda {
         run!(tensor => reduce::max_dim(&tensor, dim))
     }
 
-    fn float_max_dim_with_indices(tensor: CudaTensor, dim: usize, indices_dtype: IntDType) -> (CudaTensor, CudaTensor) {
+    fn float_max_dim_with_indices(
+        tensor: CudaTensor,
+        dim: usize,
+        indices_dtype: IntDType,
+    ) -> (CudaTensor, CudaTensor) {
         run!(tensor => reduce::max_dim_with_indices(&tensor, dim, indices_dtype.into()))
     }
 
@@ -410,7 +436,11 @@ impl FloatTensorOps<Cuda> for Cuda {
         run!(tensor => reduce::min_dim(&tensor, dim))
     }
 
-    fn float_min_dim_with_indices(tensor: CudaTensor, dim: usize, indices_dtype: IntDType) -> (CudaTensor, CudaTensor) {
+    fn float_min_dim_with_indices(
+        tensor: CudaTensor,
+        dim: usize,
+        indices_dtype: IntDType,
+    ) -> (CudaTensor, CudaTensor) {
         run!(tensor => reduce::min_dim_with_indices(&tensor, dim, indices_dtype.into()))
     }
 
@@ -457,5 +487,4 @@ impl FloatTensorOps<Cuda> for Cuda {
     fn float_is_inf(tensor: CudaTensor, out_dtype: BoolDType) -> CudaTensor {
         run!(tensor => unary_to(&IS_INF, tensor, out_dtype.into()))
     }
-
 }

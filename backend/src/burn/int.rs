@@ -1,14 +1,14 @@
 //! `IntTensorOps`, a line per method.
 
-use std::ops::Range;
-use burn_backend::ops::IntTensorOps;
-use burn_backend::tensor::IndexingUpdateOp;
-use burn_backend::{Distribution, ExecutionError, Scalar, Shape, Slice, TensorData};
-use burn_std::{BoolDType, FloatDType, IntDType};
 use super::{cat, default_int, read, run, run_on, unsupported};
 use crate::ops::elementwise::*;
 use crate::ops::{cumulative, data, index, int_matmul, random, reduce, view};
 use crate::{Cuda, CudaDevice, CudaTensor};
+use burn_backend::ops::IntTensorOps;
+use burn_backend::tensor::IndexingUpdateOp;
+use burn_backend::{Distribution, ExecutionError, Scalar, Shape, Slice, TensorData};
+use burn_std::{BoolDType, FloatDType, IntDType};
+use std::ops::Range;
 
 impl IntTensorOps<Cuda> for Cuda {
     fn int_empty(shape: Shape, device: &CudaDevice, dtype: IntDType) -> CudaTensor {
@@ -63,7 +63,12 @@ impl IntTensorOps<Cuda> for Cuda {
         run!(tensor => index::scatter_add(dim, tensor, &indices, &value))
     }
 
-    fn int_scatter_nd(_data: CudaTensor, _indices: CudaTensor, _values: CudaTensor, _reduction: IndexingUpdateOp) -> CudaTensor {
+    fn int_scatter_nd(
+        _data: CudaTensor,
+        _indices: CudaTensor,
+        _values: CudaTensor,
+        _reduction: IndexingUpdateOp,
+    ) -> CudaTensor {
         unsupported!(int_scatter_nd)
     }
 
@@ -319,7 +324,12 @@ impl IntTensorOps<Cuda> for Cuda {
         run!(tensor => view::flip(tensor, axes))
     }
 
-    fn int_random(shape: Shape, distribution: Distribution, device: &CudaDevice, dtype: IntDType) -> CudaTensor {
+    fn int_random(
+        shape: Shape,
+        distribution: Distribution,
+        device: &CudaDevice,
+        dtype: IntDType,
+    ) -> CudaTensor {
         run_on!(device => random::random(device, shape, distribution, dtype.into()))
     }
 
@@ -406,5 +416,4 @@ impl IntTensorOps<Cuda> for Cuda {
     fn int_unfold(tensor: CudaTensor, dim: usize, size: usize, step: usize) -> CudaTensor {
         run!(tensor => view::unfold(tensor, dim, size, step))
     }
-
 }

@@ -9,7 +9,10 @@ mod quantized;
 mod transaction;
 
 use burn_backend::quantization::{QuantPropagation, QuantScheme};
-use burn_backend::{Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, QTensorPrimitive, TensorData, get_device_settings};
+use burn_backend::{
+    Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, QTensorPrimitive, TensorData,
+    get_device_settings,
+};
 use burn_std::DType;
 
 use crate::device::{CudaDevice, Device};

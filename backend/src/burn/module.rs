@@ -1,9 +1,12 @@
 //! `ModuleOps`, a line per method.
 
-use burn_backend::ops::{AttentionModuleOptions, ConvOptions, ConvTransposeOptions, DeformConv2dBackward, DeformConvOptions, InterpolateOptions, MaxPool2dBackward, MaxPool2dWithIndices, ModuleOps};
 use super::{default_int, run, unsupported};
 use crate::ops::{conv, index, matmul, norm, pool};
 use crate::{Cuda, CudaTensor};
+use burn_backend::ops::{
+    AttentionModuleOptions, ConvOptions, ConvTransposeOptions, DeformConv2dBackward, DeformConvOptions,
+    InterpolateOptions, MaxPool2dBackward, MaxPool2dWithIndices, ModuleOps,
+};
 
 impl ModuleOps<Cuda> for Cuda {
     fn embedding(weights: CudaTensor, indices: CudaTensor) -> CudaTensor {
@@ -30,15 +33,30 @@ impl ModuleOps<Cuda> for Cuda {
         run!(output_grad => conv::sum_to_last(&output_grad))
     }
 
-    fn conv2d(x: CudaTensor, weight: CudaTensor, bias: Option<CudaTensor>, options: ConvOptions<2>) -> CudaTensor {
+    fn conv2d(
+        x: CudaTensor,
+        weight: CudaTensor,
+        bias: Option<CudaTensor>,
+        options: ConvOptions<2>,
+    ) -> CudaTensor {
         run!(x => conv::conv2d(&x, &weight, bias.as_ref(), &options))
     }
 
-    fn conv2d_x_backward(x: CudaTensor, weight: CudaTensor, output_grad: CudaTensor, options: ConvOptions<2>) -> CudaTensor {
+    fn conv2d_x_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<2>,
+    ) -> CudaTensor {
         run!(x => conv::conv2d_x_backward(x.dims(), &weight, &output_grad, &options))
     }
 
-    fn conv2d_weight_backward(x: CudaTensor, weight: CudaTensor, output_grad: CudaTensor, options: ConvOptions<2>) -> CudaTensor {
+    fn conv2d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<2>,
+    ) -> CudaTensor {
         run!(x => conv::conv2d_weight_backward(&x, weight.dims(), &output_grad, &options))
     }
 
@@ -46,31 +64,76 @@ impl ModuleOps<Cuda> for Cuda {
         run!(x => conv::conv2d_bias_backward(&bias, &output_grad))
     }
 
-    fn deform_conv2d(_x: CudaTensor, _offset: CudaTensor, _weight: CudaTensor, _mask: Option<CudaTensor>, _bias: Option<CudaTensor>, _options: DeformConvOptions<2>) -> CudaTensor {
+    fn deform_conv2d(
+        _x: CudaTensor,
+        _offset: CudaTensor,
+        _weight: CudaTensor,
+        _mask: Option<CudaTensor>,
+        _bias: Option<CudaTensor>,
+        _options: DeformConvOptions<2>,
+    ) -> CudaTensor {
         unsupported!(deform_conv2d)
     }
 
-    fn deform_conv2d_backward(_x: CudaTensor, _offset: CudaTensor, _weight: CudaTensor, _mask: Option<CudaTensor>, _bias: Option<CudaTensor>, _output_grad: CudaTensor, _options: DeformConvOptions<2>) -> DeformConv2dBackward<Cuda> {
+    fn deform_conv2d_backward(
+        _x: CudaTensor,
+        _offset: CudaTensor,
+        _weight: CudaTensor,
+        _mask: Option<CudaTensor>,
+        _bias: Option<CudaTensor>,
+        _output_grad: CudaTensor,
+        _options: DeformConvOptions<2>,
+    ) -> DeformConv2dBackward<Cuda> {
         unsupported!(deform_conv2d_backward)
     }
 
-    fn conv3d(_x: CudaTensor, _weight: CudaTensor, _bias: Option<CudaTensor>, _options: ConvOptions<3>) -> CudaTensor {
+    fn conv3d(
+        _x: CudaTensor,
+        _weight: CudaTensor,
+        _bias: Option<CudaTensor>,
+        _options: ConvOptions<3>,
+    ) -> CudaTensor {
         unsupported!(conv3d)
     }
 
-    fn conv_transpose2d(_x: CudaTensor, _weight: CudaTensor, _bias: Option<CudaTensor>, _options: ConvTransposeOptions<2>) -> CudaTensor {
+    fn conv_transpose2d(
+        _x: CudaTensor,
+        _weight: CudaTensor,
+        _bias: Option<CudaTensor>,
+        _options: ConvTransposeOptions<2>,
+    ) -> CudaTensor {
         unsupported!(conv_transpose2d)
     }
 
-    fn conv_transpose3d(_x: CudaTensor, _weight: CudaTensor, _bias: Option<CudaTensor>, _options: ConvTransposeOptions<3>) -> CudaTensor {
+    fn conv_transpose3d(
+        _x: CudaTensor,
+        _weight: CudaTensor,
+        _bias: Option<CudaTensor>,
+        _options: ConvTransposeOptions<3>,
+    ) -> CudaTensor {
         unsupported!(conv_transpose3d)
     }
 
-    fn avg_pool2d(x: CudaTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], count_include_pad: bool, ceil_mode: bool) -> CudaTensor {
+    fn avg_pool2d(
+        x: CudaTensor,
+        kernel_size: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+        count_include_pad: bool,
+        ceil_mode: bool,
+    ) -> CudaTensor {
         run!(x => pool::avg_pool2d(&x, kernel_size, stride, padding, count_include_pad, ceil_mode))
     }
 
-    fn avg_pool2d_backward(x: CudaTensor, grad: CudaTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], count_include_pad: bool, ceil_mode: bool) -> CudaTensor {
+    fn avg_pool2d_backward(
+        x: CudaTensor,
+        grad: CudaTensor,
+        kernel_size: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+        count_include_pad: bool,
+        ceil_mode: bool,
+    ) -> CudaTensor {
         run!(x => pool::avg_pool2d_backward(x.dims(), &grad, kernel_size, stride, padding, count_include_pad, ceil_mode))
     }
 
@@ -82,18 +145,40 @@ impl ModuleOps<Cuda> for Cuda {
         run!(x => pool::adaptive_avg_pool2d_backward(x.dims(), &grad))
     }
 
-    fn max_pool2d(x: CudaTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], ceil_mode: bool) -> CudaTensor {
+    fn max_pool2d(
+        x: CudaTensor,
+        kernel_size: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+        dilation: [usize; 2],
+        ceil_mode: bool,
+    ) -> CudaTensor {
         run!(x => pool::max_pool2d(&x, kernel_size, stride, padding, dilation, ceil_mode))
     }
 
-    fn max_pool2d_with_indices(x: CudaTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], ceil_mode: bool) -> MaxPool2dWithIndices<Cuda> {
+    fn max_pool2d_with_indices(
+        x: CudaTensor,
+        kernel_size: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+        dilation: [usize; 2],
+        ceil_mode: bool,
+    ) -> MaxPool2dWithIndices<Cuda> {
         let dtype = default_int(&x);
-        let (output, indices) =
-            run!(x => pool::max_pool2d_with_indices(&x, kernel_size, stride, padding, dilation, ceil_mode, dtype));
+        let (output, indices) = run!(x => pool::max_pool2d_with_indices(&x, kernel_size, stride, padding, dilation, ceil_mode, dtype));
         MaxPool2dWithIndices::new(output, indices)
     }
 
-    fn max_pool2d_with_indices_backward(x: CudaTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], ceil_mode: bool, output_grad: CudaTensor, indices: CudaTensor) -> MaxPool2dBackward<Cuda> {
+    fn max_pool2d_with_indices_backward(
+        x: CudaTensor,
+        kernel_size: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+        dilation: [usize; 2],
+        ceil_mode: bool,
+        output_grad: CudaTensor,
+        indices: CudaTensor,
+    ) -> MaxPool2dBackward<Cuda> {
         MaxPool2dBackward::new(run!(x => pool::max_pool2d_with_indices_backward(
             x.dims(), &output_grad, &indices, kernel_size, stride, padding, dilation, ceil_mode
         )))
@@ -103,19 +188,43 @@ impl ModuleOps<Cuda> for Cuda {
         unsupported!(interpolate)
     }
 
-    fn interpolate_backward(_x: CudaTensor, _grad: CudaTensor, _output_size: [usize; 2], _options: InterpolateOptions) -> CudaTensor {
+    fn interpolate_backward(
+        _x: CudaTensor,
+        _grad: CudaTensor,
+        _output_size: [usize; 2],
+        _options: InterpolateOptions,
+    ) -> CudaTensor {
         unsupported!(interpolate_backward)
     }
 
-    fn attention(_query: CudaTensor, _key: CudaTensor, _value: CudaTensor, _mask: Option<CudaTensor>, _attn_bias: Option<CudaTensor>, _options: AttentionModuleOptions) -> CudaTensor {
+    fn attention(
+        _query: CudaTensor,
+        _key: CudaTensor,
+        _value: CudaTensor,
+        _mask: Option<CudaTensor>,
+        _attn_bias: Option<CudaTensor>,
+        _options: AttentionModuleOptions,
+    ) -> CudaTensor {
         unsupported!(attention)
     }
 
-    fn layer_norm(tensor: CudaTensor, gamma: CudaTensor, beta: Option<CudaTensor>, epsilon: f64) -> CudaTensor {
+    fn layer_norm(
+        tensor: CudaTensor,
+        gamma: CudaTensor,
+        beta: Option<CudaTensor>,
+        epsilon: f64,
+    ) -> CudaTensor {
         run!(tensor => norm::layer_norm(&tensor, &gamma, beta.as_ref(), epsilon))
     }
 
-    fn ctc_loss_backward(_log_probs: CudaTensor, _targets: CudaTensor, _input_lengths: CudaTensor, _target_lengths: CudaTensor, _grad_loss: CudaTensor, _blank: usize) -> CudaTensor {
+    fn ctc_loss_backward(
+        _log_probs: CudaTensor,
+        _targets: CudaTensor,
+        _input_lengths: CudaTensor,
+        _target_lengths: CudaTensor,
+        _grad_loss: CudaTensor,
+        _blank: usize,
+    ) -> CudaTensor {
         unsupported!(ctc_loss_backward)
     }
 
@@ -123,8 +232,12 @@ impl ModuleOps<Cuda> for Cuda {
         unsupported!(rfft)
     }
 
-    fn irfft(_spectrum_re: CudaTensor, _spectrum_im: CudaTensor, _dim: usize, _n: Option<usize>) -> CudaTensor {
+    fn irfft(
+        _spectrum_re: CudaTensor,
+        _spectrum_im: CudaTensor,
+        _dim: usize,
+        _n: Option<usize>,
+    ) -> CudaTensor {
         unsupported!(irfft)
     }
-
 }

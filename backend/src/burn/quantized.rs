@@ -1,19 +1,23 @@
 //! `QTensorOps`: not supported yet.
 
+use super::unsupported;
+use crate::{Cuda, CudaDevice, CudaTensor};
 use burn_backend::ops::QTensorOps;
 use burn_backend::quantization::QuantScheme;
 use burn_backend::tensor::quantization::QuantizationParametersPrimitive;
 use burn_backend::{ExecutionError, Shape, Slice, TensorData};
 use burn_std::FloatDType;
-use super::unsupported;
-use crate::{Cuda, CudaDevice, CudaTensor};
 
 impl QTensorOps<Cuda> for Cuda {
     fn q_from_data(_data: TensorData, _device: &CudaDevice) -> CudaTensor {
         unsupported!(q_from_data)
     }
 
-    fn quantize(_tensor: CudaTensor, _scheme: &QuantScheme, _qparams: QuantizationParametersPrimitive<Cuda>) -> CudaTensor {
+    fn quantize(
+        _tensor: CudaTensor,
+        _scheme: &QuantScheme,
+        _qparams: QuantizationParametersPrimitive<Cuda>,
+    ) -> CudaTensor {
         unsupported!(quantize)
     }
 
@@ -60,5 +64,4 @@ impl QTensorOps<Cuda> for Cuda {
     fn q_slice(_tensor: CudaTensor, _slices: &[Slice]) -> CudaTensor {
         unsupported!(q_slice)
     }
-
 }

@@ -128,7 +128,9 @@ impl Context {
     /// `source` must stay valid and unchanged until the stream has passed the copy; both ranges hold `bytes` bytes.
     pub(crate) unsafe fn copy_to_device(&self, target: u64, source: *const u8, bytes: usize) -> Result<()> {
         // SAFETY: the caller vouches for both ranges.
-        check("cuMemcpyHtoDAsync", unsafe { sys::cuMemcpyHtoDAsync_v2(target, source.cast(), bytes, self.stream()) })
+        check("cuMemcpyHtoDAsync", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(target, source.cast(), bytes, self.stream())
+        })
     }
 
     /// Queues a copy to the host.
@@ -137,7 +139,9 @@ impl Context {
     /// `target` must stay valid, and must not be read, until the stream has passed the copy; both ranges hold `bytes`.
     pub(crate) unsafe fn copy_to_host(&self, target: *mut u8, source: u64, bytes: usize) -> Result<()> {
         // SAFETY: the caller vouches for both ranges.
-        check("cuMemcpyDtoHAsync", unsafe { sys::cuMemcpyDtoHAsync_v2(target.cast(), source, bytes, self.stream()) })
+        check("cuMemcpyDtoHAsync", unsafe {
+            sys::cuMemcpyDtoHAsync_v2(target.cast(), source, bytes, self.stream())
+        })
     }
 
     /// Queues zeros over a range.
@@ -223,7 +227,9 @@ impl RelaxedCapture {
     pub(crate) fn enter() -> Result<Self> {
         let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: `mode` is a valid place; it receives the mode before.
-        check("cuThreadExchangeStreamCaptureMode", unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) })?;
+        check("cuThreadExchangeStreamCaptureMode", unsafe {
+            sys::cuThreadExchangeStreamCaptureMode(&mut mode)
+        })?;
         Ok(RelaxedCapture { before: mode })
     }
 }

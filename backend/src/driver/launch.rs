@@ -67,7 +67,10 @@ impl ScalarArg {
         ScalarArg { bits, slot: 0 }
     }
 
-    #[cfg_attr(not(all(test, feature = "gpu")), expect(dead_code, reason = "for captured plans, whose scalars change between replays"))]
+    #[cfg_attr(
+        not(all(test, feature = "gpu")),
+        expect(dead_code, reason = "for captured plans, whose scalars change between replays")
+    )]
     /// The scalar in the 8 bytes at device address `slot`, which must outlive every run of the kernel.
     pub(crate) fn slot(slot: u64) -> Self {
         ScalarArg { bits: 0, slot }
@@ -101,22 +104,16 @@ impl FastDiv {
     }
 }
 
-const ARGS: usize = 24;
-const BYTES: usize = 1536;
-
-#[repr(align(16))]
-struct Buffer([u8; BYTES]);
-
-/// A launch under construction.
+/// A launch under construction. Small, since the builder moves it; only a large struct argument spills to the heap.
 pub(crate) struct Launch<'a> {
     device: &'static Device,
     kernel: Kernel,
-    buffer: Buffer,
-    offsets: [u16; ARGS],
-    used: usize,
-    count: usize,
-    written: SmallVec<[&'a CudaTensor; 4]>,
-    read: SmallVec<[&'a CudaTensor; 6]>,
+    /// The arguments' bytes, each from an 8-byte boundary.
+    words: SmallVec<[u64; 16]>,
+    /// Where each argument begins, in words.
+    starts: SmallVec<[u16; 12]>,
+    written: SmallVec<[&'a CudaTensor; 2]>,
+    read: SmallVec<[&'a CudaTensor; 3]>,
     faults: Option<FaultTable>,
 }
 
@@ -125,10 +122,8 @@ impl<'a> Launch<'a> {
         Launch {
             device,
             kernel,
-            buffer: Buffer([0; BYTES]),
-            offsets: [0; ARGS],
-            used: 0,
-            count: 0,
+            words: SmallVec::new(),
+            starts: SmallVec::new(),
             written: SmallVec::new(),
             read: SmallVec::new(),
             faults: None,
@@ -136,15 +131,14 @@ impl<'a> Launch<'a> {
     }
 
     /// The next argument.
+    #[inline]
     pub(crate) fn arg<T: KernelArg>(mut self, value: T) -> Self {
-        let at = self.used.next_multiple_of(align_of::<T>());
-        let end = at + size_of::<T>();
-        assert!(align_of::<T>() <= 16 && end <= BYTES && self.count < ARGS, "{}: too many arguments", self.kernel.name);
-        // SAFETY: `at..end` lies inside the buffer, `at` is aligned for T, and T is plain data.
-        unsafe { self.buffer.0.as_mut_ptr().add(at).cast::<T>().write(value) };
-        self.offsets[self.count] = at as u16;
-        self.count += 1;
-        self.used = end;
+        const { assert!(align_of::<T>() <= 8) };
+        let start = self.words.len();
+        self.words.resize(start + size_of::<T>().div_ceil(8), 0);
+        // SAFETY: the words from `start` on hold at least `size_of::<T>()` bytes, are aligned for T, and T is plain data.
+        unsafe { self.words.as_mut_ptr().add(start).cast::<T>().write(value) };
+        self.starts.push(start as u16);
         self
     }
 
@@ -199,14 +193,12 @@ impl<'a> Launch<'a> {
             return Ok(());
         }
         self.device.enter()?;
-        let base = self.buffer.0.as_mut_ptr();
-        let mut params = [std::ptr::null_mut::<std::ffi::c_void>(); ARGS];
-        for k in 0..self.count {
-            // SAFETY: the offsets were taken inside the buffer.
-            params[k] = unsafe { base.add(self.offsets[k] as usize) }.cast();
-        }
+        let base = self.words.as_mut_ptr();
+        // SAFETY: every start lies inside the words.
+        let address = |&start: &u16| unsafe { base.add(start as usize) }.cast::<std::ffi::c_void>();
+        let mut params: SmallVec<[*mut std::ffi::c_void; 16]> = self.starts.iter().map(address).collect();
         let stream = self.device.context.stream();
-        // SAFETY: the launcher matched the arguments with the kernel; `params` and the buffer outlive the call, which
+        // SAFETY: the launcher matched the arguments with the kernel; `params` and the words outlive the call, which
         // copies them; the tensors' memory outlives the kernel (module docs).
         let status = unsafe {
             sys::cuLaunchKernel(
@@ -271,7 +263,9 @@ mod tests {
             let fast = FastDiv::new(d);
             let mut ns = vec![0u32, 1, d - 1, d, (1 << 31) - 1, (1 << 31) - 2];
             ns.extend((0..200u32).map(|k| k.wrapping_mul(2654435761) >> 1));
-            ns.extend((1..4u64).filter_map(|k| u32::try_from(d as u64 * k - 1).ok()).filter(|&n| n < 1 << 31));
+            ns.extend(
+                (1..4u64).filter_map(|k| u32::try_from(d as u64 * k - 1).ok()).filter(|&n| n < 1 << 31),
+            );
             for n in ns {
                 assert_eq!(fast.div(n), n / d, "{n} / {d}");
             }

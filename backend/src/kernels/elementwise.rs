@@ -7,7 +7,7 @@ use crate::compile::Source;
 use crate::driver::launch::{FastDiv, Launch, ScalarArg, kernel_arg};
 use crate::dtype::Elem;
 use crate::error::Result;
-use crate::layout::{Layout, Nest};
+use crate::layout::{Nest, Strides};
 use crate::tensor::CudaTensor;
 
 kernel_file!(MATH, "common/math.cuh");
@@ -116,12 +116,14 @@ pub(crate) fn elementwise(
         return Ok(());
     }
     let shape = out.dims();
-    let expanded: SmallVec<[Layout; 3]> =
-        inputs.iter().map(|t| t.layout().expand(shape).expect("the op checked that shapes broadcast")).collect();
+    let expanded: SmallVec<[Strides; 3]> = inputs
+        .iter()
+        .map(|t| t.layout().expanded_strides(shape).expect("the op checked that shapes broadcast"))
+        .collect();
     let strides = |k: usize| match k {
         0 => out.layout().strides(),
         // An operand that is not there must not keep loops apart.
-        k => expanded.get(k - 1).map_or(out.layout().strides(), |l| l.strides()),
+        k => expanded.get(k - 1).map_or(out.layout().strides(), |s| s),
     };
     let nest = Nest::new(shape, [strides(0), strides(1), strides(2), strides(3)]);
     let mut pointers = [out.ptr(), 0, 0, 0];
@@ -165,7 +167,8 @@ impl Call<'_> {
     }
 
     fn launch(&self, nest: &Nest<OPERANDS>, pointers: [u64; OPERANDS]) -> Result<()> {
-        let elems: SmallVec<[Elem; OPERANDS]> = (0..=self.inputs.len()).filter_map(|k| self.elem(k)).collect();
+        let elems: SmallVec<[Elem; OPERANDS]> =
+            (0..=self.inputs.len()).filter_map(|k| self.elem(k)).collect();
         let variant = variant(nest, &elems, |k, bytes| pointers[k].is_multiple_of(bytes as u64));
         let defs = defs(self.op, &elems, self.scalar_elem, &variant);
         let device = self.out.device();
@@ -232,10 +235,12 @@ fn nest_arg(nest: &Nest<OPERANDS>, v: usize) -> NestArg {
         stride: [[0; OPERANDS]; MAX_DIMS],
     };
     for (d, (&size, strides)) in nest.sizes.iter().zip(&nest.strides).rev().enumerate() {
-        let (size, stride) = if d == 0 { (size / v, strides.map(|s| s * v as i64)) } else { (size, *strides) };
+        let (size, stride) =
+            if d == 0 { (size / v, strides.map(|s| s * v as i64)) } else { (size, *strides) };
         arg.size[d] = size as u64;
         // Sizes of 2^31 and more go with 64-bit indices, which do not use this field.
-        arg.size32[d] = u32::try_from(size).ok().filter(|&s| s < 1 << 31).map_or(FastDiv::default(), FastDiv::new);
+        arg.size32[d] =
+            u32::try_from(size).ok().filter(|&s| s < 1 << 31).map_or(FastDiv::default(), FastDiv::new);
         arg.stride[d] = stride;
     }
     arg
@@ -244,6 +249,7 @@ fn nest_arg(nest: &Nest<OPERANDS>, v: usize) -> NestArg {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Layout;
     use burn_backend::Shape;
 
     fn choose(shape: &[usize], inputs: &[&Layout], elems: &[Elem], align: usize) -> Variant {

@@ -160,7 +160,9 @@ impl std::fmt::Debug for Kernels {
 /// The process's compiler: kernels of all devices, one disk cache.
 fn compiler() -> &'static KernelCompiler {
     static COMPILER: OnceLock<KernelCompiler> = OnceLock::new();
-    COMPILER.get_or_init(|| KernelCompiler::new(Arc::new(Nvrtc), DiskCache::from_env(), compile::default_threads()))
+    COMPILER.get_or_init(|| {
+        KernelCompiler::new(Arc::new(Nvrtc), DiskCache::from_env(), compile::default_threads())
+    })
 }
 
 /// What the process's kernel compiler has done.

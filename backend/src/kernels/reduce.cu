@@ -45,21 +45,28 @@ template <typename T_>
 DEV float quotient(float sum, u64 n) { return sum / (float)n; }
 template <typename T_>
 DEV double quotient(double sum, u64 n) { return sum / (double)n; }
-// The sum wraps to the element type before the division, as a sum followed by a division does.
+// The mean of integers is that of their 64-bit sum, rounded toward zero.
 template <typename T_>
-DEV i64 quotient(i64 sum, u64 n) {
-    const T_ wrapped = (T_)sum;
-    return (T_)-1 < (T_)0 ? (i64)wrapped / (i64)n : (i64)((u64)wrapped / n);
-}
+DEV i64 quotient(i64 sum, u64 n) { return (T_)-1 < (T_)0 ? sum / (i64)n : (i64)((u64)sum / n); }
 template <typename T_>
 struct Mean : Sum<T_> {
     template <typename A>
     static DEV OUT_T value(A a, u64 n) { return cast<OUT_T>(quotient<T_>(a, n)); }
 };
 
+// Products of floats are kept in f64: those of many numbers near 1, multiplied pairwise in f32, lose each product of two
+// small differences, and always in the same direction.
+template <bool FLOAT>
+struct ProductAcc {
+    typedef i64 type;
+};
+template <>
+struct ProductAcc<true> {
+    typedef double type;
+};
 template <typename T_>
 struct Prod : Values<T_> {
-    typedef Acc<T_> A;
+    typedef typename ProductAcc<IsFloat<Compute<T_>>::value>::type A;
     static DEV A identity() { return 1; }
     static DEV A step(A a, Compute<T_> x, INDEX) { return wrapping_mul(a, (A)x); }
     static DEV A combine(A a, A b) { return wrapping_mul(a, b); }

@@ -65,7 +65,7 @@ impl ReduceOp {
             other => other.size_bytes(),
         };
         match self {
-            ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Prod if elem.is_float() => compute,
+            ReduceOp::Sum | ReduceOp::Mean if elem.is_float() => compute,
             ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Prod => 8,
             ReduceOp::Max | ReduceOp::Min | ReduceOp::MaxAbs => compute,
             ReduceOp::Any | ReduceOp::All => 4,

@@ -129,7 +129,8 @@ fn begin(tensor: &CudaTensor, index: usize, start: usize, size: usize) -> Result
     let device = tensor.device();
     let staging = device.staging.take(size)?;
     // SAFETY: both ranges are this long; the buffer is read only after its ticket has passed.
-    let copied = unsafe { device.context.copy_to_host(staging.as_mut_ptr(), tensor.ptr() + start as u64, size) };
+    let copied =
+        unsafe { device.context.copy_to_host(staging.as_mut_ptr(), tensor.ptr() + start as u64, size) };
     copied.map_err(|e| device.note(e))?;
     let ticket = device.timeline.record()?;
     Ok(Piece { device, staging, ticket, tensor: index, start, size })

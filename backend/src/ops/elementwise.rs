@@ -62,7 +62,7 @@ ops! {
     IS_NAN = "is_nan": "is_nan(a)";
     IS_INF = "is_inf": "m_abs(a) == Limits<Compute<A_T>>::highest()";
     RELU = "relu": "a <= 0 ? (Compute<A_T>)0 : a";
-    GELU = "gelu": "m_gelu(a)";
+    GELU = "gelu": "m_gelu<A_T>(a)";
     SIGMOID = "sigmoid": "m_sigmoid(a)";
     LOG_SIGMOID = "log_sigmoid": "m_log_sigmoid(a)";
 
@@ -116,7 +116,7 @@ ops! {
     /// Of output and output gradient.
     RELU_BACKWARD = "relu_backward": "a <= 0 ? (Compute<B_T>)0 : b";
     /// Of input and output gradient.
-    GELU_BACKWARD = "gelu_backward": "m_gelu_grad(a) * b";
+    GELU_BACKWARD = "gelu_backward": "m_gelu_grad<A_T>(a) * b";
     /// Of output and output gradient.
     SIGMOID_BACKWARD = "sigmoid_backward": "a * (1 - a) * b";
     /// Of input and output gradient.
@@ -161,7 +161,10 @@ fn run<const N: usize>(
 
 /// Whether an operand's buffer can take the output: nobody else sees it, and each element lies where the output's will.
 fn may_overwrite(input: &CudaTensor, shape: &Shape, elem: Elem) -> bool {
-    input.is_unique() && input.elem().size_bytes() == elem.size_bytes() && input.fills_storage() && input.layout().shape() == shape
+    input.is_unique()
+        && input.elem().size_bytes() == elem.size_bytes()
+        && input.fills_storage()
+        && input.layout().shape() == shape
 }
 
 fn no_scalars() -> [ScalarArg; 2] {
@@ -265,7 +268,12 @@ pub(crate) fn full(
 }
 
 /// A tensor of zeros.
-pub(crate) fn zeros(device: &'static Device, shape: impl Into<Shape>, dtype: DType, op: &'static str) -> Result<CudaTensor> {
+pub(crate) fn zeros(
+    device: &'static Device,
+    shape: impl Into<Shape>,
+    dtype: DType,
+    op: &'static str,
+) -> Result<CudaTensor> {
     full(device, shape, Scalar::Int(0), dtype, op)
 }
 
@@ -277,7 +285,8 @@ pub(crate) fn fill(out: &CudaTensor, value: Scalar) -> Result<()> {
         let device = out.device();
         device.enter()?;
         // SAFETY: a contiguous tensor covers exactly this range of its live storage.
-        unsafe { device.context.clear(out.ptr(), out.len() * out.elem().size_bytes()) }.map_err(|e| device.note(e))?;
+        unsafe { device.context.clear(out.ptr(), out.len() * out.elem().size_bytes()) }
+            .map_err(|e| device.note(e))?;
         device.used(&[out], &[], None);
         return Ok(());
     }
@@ -285,7 +294,13 @@ pub(crate) fn fill(out: &CudaTensor, value: Scalar) -> Result<()> {
 }
 
 /// `start, start + step, ..` below `end`.
-pub(crate) fn arange(device: &'static Device, start: i64, end: i64, step: usize, dtype: DType) -> Result<CudaTensor> {
+pub(crate) fn arange(
+    device: &'static Device,
+    start: i64,
+    end: i64,
+    step: usize,
+    dtype: DType,
+) -> Result<CudaTensor> {
     if step == 0 {
         return Err(Error::Argument { op: "arange", detail: "the step must not be 0".into() });
     }
@@ -341,10 +356,38 @@ mod tests {
     /// The dtypes that an operation is for: one of each kind of arithmetic.
     fn dtypes(op: &Op) -> Vec<Elem> {
         let any = [
-            "full", "copy", "neg", "abs", "sign", "add", "sub", "mul", "div", "remainder", "add_scalar", "sub_scalar",
-            "mul_scalar", "div_scalar", "remainder_scalar", "clamp", "clamp_min", "clamp_max", "equal", "not_equal",
-            "greater", "greater_equal", "lower", "lower_equal", "equal_elem", "not_equal_elem", "greater_elem",
-            "greater_equal_elem", "lower_elem", "lower_equal_elem", "mask_fill", "mask_where",
+            "full",
+            "copy",
+            "neg",
+            "abs",
+            "sign",
+            "add",
+            "sub",
+            "mul",
+            "div",
+            "remainder",
+            "add_scalar",
+            "sub_scalar",
+            "mul_scalar",
+            "div_scalar",
+            "remainder_scalar",
+            "clamp",
+            "clamp_min",
+            "clamp_max",
+            "equal",
+            "not_equal",
+            "greater",
+            "greater_equal",
+            "lower",
+            "lower_equal",
+            "equal_elem",
+            "not_equal_elem",
+            "greater_elem",
+            "greater_equal_elem",
+            "lower_elem",
+            "lower_equal_elem",
+            "mask_fill",
+            "mask_where",
         ];
         let ints = vec![Elem::I32, Elem::U8, Elem::I64];
         let floats = vec![Elem::F32, Elem::BF16, Elem::F64];
@@ -366,7 +409,8 @@ mod tests {
         for op in ALL {
             for elem in dtypes(op) {
                 let mask = op.name.starts_with("mask");
-                let bool_out = ["equal", "not_equal", "greater", "lower", "is_"].iter().any(|p| op.name.starts_with(p));
+                let bool_out =
+                    ["equal", "not_equal", "greater", "lower", "is_"].iter().any(|p| op.name.starts_with(p));
                 let out = if bool_out { Elem::B8 } else { elem };
                 let defs = [
                     ("N_IN", Def::Int(inputs(op))),
@@ -380,7 +424,8 @@ mod tests {
                     ("INDEX", Def::Text("u64")),
                     ("EXPR", Def::Text(op.expr)),
                 ];
-                let source = KernelSpec { file: &ELEMENTWISE, entry: "elementwise", defs: &defs }.source().unwrap();
+                let source =
+                    KernelSpec { file: &ELEMENTWISE, entry: "elementwise", defs: &defs }.source().unwrap();
                 if let Err(error) = Nvrtc.compile(&source, "sm_90a") {
                     panic!("{} for {elem:?}: {error}", op.name);
                 }

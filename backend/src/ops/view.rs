@@ -6,7 +6,12 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::tensor::CudaTensor;
 
-fn view(op: &'static str, x: CudaTensor, layout: Option<Layout>, detail: impl FnOnce() -> String) -> Result<CudaTensor> {
+fn view(
+    op: &'static str,
+    x: CudaTensor,
+    layout: Option<Layout>,
+    detail: impl FnOnce() -> String,
+) -> Result<CudaTensor> {
     match layout {
         Some(layout) => Ok(x.into_layout(layout)),
         None => Err(Error::Shape { op, detail: detail(), shapes: vec![x.dims().to_vec()] }),

@@ -109,14 +109,37 @@ DEV T m_shr(T x, T n) { return (T)(x >> ((u32)n & (sizeof(T) * 8 - 1))); }
 template <typename T>
 DEV T m_clamp(T x, T low, T high) { const T y = x < low ? low : x; return y > high ? high : y; }
 
-template <typename T>
-DEV T m_gelu(T x) { return x * (T)0.5 * ((T)1 + m_erf(x * (T)0.70710678118654752440)); }
-// d/dx x * Phi(x) = Phi(x) + x * phi(x)
-template <typename T>
-DEV T m_gelu_grad(T x) {
-    const T cdf = (T)0.5 * ((T)1 + m_erf(x * (T)0.70710678118654752440));
-    return cdf + x * (T)0.39894228040143267794 * m_exp((T)-0.5 * x * x);
+// The standard normal distribution, Phi(x). For results that are stored in 16 bits a shorter formula serves, within 2e-7
+// of the value everywhere (erfcc of Press et al., "Numerical Recipes", section 6.2): erff would make these kernels wait
+// for arithmetic, not for memory.
+template <typename Storage>
+DEV float m_phi(float x) { return 0.5f * (1.f + erff(x * 0.70710678118654752440f)); }
+template <typename Storage>
+DEV double m_phi(double x) { return 0.5 * (1.0 + erf(x * 0.70710678118654752440)); }
+DEV float short_phi(float x) {
+    const float z = fabsf(x) * 0.70710678118654752440f, t = __fdividef(1.f, fmaf(0.5f, z, 1.f));
+    float p = fmaf(t, 0.17087277f, -0.82215223f);
+    p = fmaf(t, p, 1.48851587f);
+    p = fmaf(t, p, -1.13520398f);
+    p = fmaf(t, p, 0.27886807f);
+    p = fmaf(t, p, -0.18628806f);
+    p = fmaf(t, p, 0.09678418f);
+    p = fmaf(t, p, 0.37409196f);
+    p = fmaf(t, p, 1.00002368f);
+    p = fmaf(t, p, -1.26551223f);
+    const float tail = 0.5f * t * __expf(fmaf(-z, z, p));
+    return x < 0.f ? tail : 1.f - tail;
 }
+template <>
+DEV float m_phi<f16>(float x) { return short_phi(x); }
+template <>
+DEV float m_phi<bf16>(float x) { return short_phi(x); }
+
+template <typename Storage, typename T>
+DEV T m_gelu(T x) { return x * m_phi<Storage>(x); }
+// d/dx x * Phi(x) = Phi(x) + x * phi(x)
+template <typename Storage, typename T>
+DEV T m_gelu_grad(T x) { return m_phi<Storage>(x) + x * (T)0.39894228040143267794 * m_exp((T)-0.5 * x * x); }
 // Never overflows: exp of a number that is not positive.
 template <typename T>
 DEV T m_sigmoid(T x) {
