@@ -74,7 +74,7 @@ fn live_bytes_do_not_grow_from_epoch_2_to_5() {
     let _alone = alone();
     let device = CudaDevice::new(0);
     let split = data::digits(1).unwrap();
-    let loader = EpochLoader::<Autodiff<Cuda>>::new(Arc::new(split.train), 64, Some(3), 1, device.clone());
+    let loader = EpochLoader::<Autodiff<Cuda>>::new(Arc::new(split.train), 64, Some(3), 1, device);
     let mut model = ModelConfig::new(8).init::<Autodiff<Cuda>>(&device);
     let mut optimizer = AdamWConfig::new().init();
     let mut live = Vec::new();

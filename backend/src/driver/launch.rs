@@ -90,7 +90,7 @@ pub(crate) struct FastDiv {
 impl FastDiv {
     /// For a divisor in `1..2^31`.
     pub(crate) fn new(divisor: u32) -> Self {
-        debug_assert!(divisor >= 1 && divisor < 1 << 31);
+        debug_assert!((1..1 << 31).contains(&divisor));
         let shift = 32 - (divisor - 1).leading_zeros();
         let multiplier = ((1u64 << 32) * ((1u64 << shift) - divisor as u64) / divisor as u64 + 1) as u32;
         FastDiv { divisor, multiplier, shift }
