@@ -2,6 +2,8 @@
 
 #[macro_use]
 mod harness;
+#[path = "cpu/readme.rs"]
+mod readme;
 
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend, DType, TensorData};
@@ -121,7 +123,7 @@ fn a_family_passes_right_ops_and_reports_wrong_ones() {
     assert_eq!(family_of(&Tanh, true), Vec::<String>::new());
     for gradient in [false, true] {
         let failures = family_of(&Planted, gradient);
-        assert_eq!(failures.len(), 2, "an op is left after two failures");
+        assert_eq!(failures.len(), harness::family::cases().min(2), "an op is left after two failures");
         for part in ["harness / op case 0", "arg 0: f32", "KILN_TEST_SEED=", "elements differ, first at"] {
             assert!(failures[0].contains(part), "{part:?} is missing in: {}", failures[0]);
         }

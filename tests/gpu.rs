@@ -30,6 +30,8 @@ macro_rules! per_dtype {
 mod aliasing;
 #[path = "gpu/conv.rs"]
 mod conv;
+#[path = "gpu/devices.rs"]
+mod devices;
 #[path = "gpu/elementwise.rs"]
 mod elementwise;
 #[path = "gpu/gradients.rs"]
