@@ -9,13 +9,13 @@ use burn_std::device::Device as BurnDevice;
 use crate::compile::CompileStats;
 use crate::driver::context::{Context, DeviceProps, device_count};
 use crate::driver::event::Event;
-use crate::driver::graph::{Graph, current_pool};
+use crate::driver::graph::{Graph, capture_stream, current_pool};
 use crate::driver::is_fatal;
 use crate::error::{Error, Result};
 use crate::faults::Faults;
 use crate::kernels::Kernels;
 use crate::memory::staging::{PinnedDriver, StagingPool};
-use crate::memory::{Allocator, Block, MemoryStats};
+use crate::memory::{Allocator, MemoryStats};
 use crate::ops::matmul::Blas;
 use crate::ops::random::RandomState;
 
@@ -261,19 +261,6 @@ impl Device {
         }
     }
 
-    /// Memory that belongs to no graph, also while this thread captures one.
-    pub(crate) fn alloc_global(&self, bytes: usize) -> Result<Block> {
-        let pool = current_pool();
-        if let Some(pool) = pool {
-            self.allocator.end_pool(pool);
-        }
-        let block = self.allocator.alloc(bytes);
-        if let Some(pool) = pool {
-            self.allocator.resume_pool(pool);
-        }
-        block
-    }
-
     /// Waits for all work of the device, and collects the faults that its kernels met.
     pub(crate) fn wait(&self, op: &'static str) -> Result<()> {
         self.enter()?;
@@ -319,6 +306,10 @@ impl PinnedDriver for &'static Timeline {
     }
 
     fn record(&self) -> Result<u64> {
+        // The event would go to the captured stream, and could never be asked about.
+        if capture_stream(self.context).is_some() {
+            return Err(Error::Capturing { op: "staging", device: self.context.index() });
+        }
         let mut marks = self.state.lock().unwrap_or_else(|e| e.into_inner());
         let event = match marks.spare.pop() {
             Some(event) => event,
@@ -333,8 +324,7 @@ impl PinnedDriver for &'static Timeline {
 
     fn is_done(&self, ticket: u64) -> bool {
         let mut marks = self.state.lock().unwrap_or_else(|e| e.into_inner());
-        while marks.passed < ticket
-            && marks.pending.front().is_some_and(|(_, e)| e.is_done().unwrap_or(false))
+        while marks.passed < ticket && marks.pending.front().is_some_and(|(_, e)| e.is_done().unwrap_or(true))
         {
             if let Some((passed, event)) = marks.pending.pop_front() {
                 marks.passed = passed;

@@ -6,7 +6,10 @@
 
 use std::path::PathBuf;
 
+use burn_backend::TensorMetadata;
 use burn_std::DType;
+
+use crate::tensor::CudaTensor;
 
 /// The result of a Kiln operation.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -153,6 +156,18 @@ pub enum Error {
         /// Element type.
         dtype: DType,
     },
+    /// What failed inside an operation that was given sound operands: memory, a launch, a library call.
+    #[error("{op}: {source}; shapes {shapes:?}, dtypes {dtypes:?}")]
+    In {
+        /// Operation.
+        op: &'static str,
+        /// The shapes of the tensors concerned.
+        shapes: Vec<Vec<usize>>,
+        /// Their dtypes.
+        dtypes: Vec<DType>,
+        /// What failed.
+        source: Box<Error>,
+    },
     /// Shapes that do not fit together.
     #[error("{op}: {detail}; shapes {shapes:?}")]
     Shape {
@@ -209,6 +224,21 @@ pub enum Error {
         /// Device index.
         device: usize,
     },
+}
+
+impl Error {
+    /// Adds operation, shapes and dtypes to an error of the driver or a library; others name theirs already.
+    pub(crate) fn within(self, op: &'static str, tensors: &[&CudaTensor]) -> Error {
+        match self {
+            source @ (Error::Cuda { .. } | Error::Launch { .. } | Error::OutOfMemory { .. }) => Error::In {
+                op,
+                shapes: tensors.iter().map(|t| t.dims().to_vec()).collect(),
+                dtypes: tensors.iter().map(|t| t.dtype()).collect(),
+                source: Box::new(source),
+            },
+            other => other,
+        }
+    }
 }
 
 fn list(items: &[String]) -> String {

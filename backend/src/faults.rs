@@ -10,8 +10,8 @@
 //! depends on count as well. They do not grow without end, since tickets that were checked clean are dropped.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::error::Error;
 
@@ -32,7 +32,7 @@ struct Entry {
 
 /// What a kernel gets. Mirrors `FaultTable` in the prelude.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FaultTable {
     any: u64,
     entry: u64,
@@ -41,10 +41,13 @@ pub(crate) struct FaultTable {
 }
 
 impl FaultTable {
+    pub(crate) fn ticket(&self) -> u64 {
+        (self.high as u64) << 32 | self.ticket as u64
+    }
+
     /// The dependence on this operation alone.
     pub(crate) fn range(&self) -> Range {
-        let ticket = (self.high as u64) << 32 | self.ticket as u64;
-        Range { first: ticket, last: ticket }
+        Range { first: self.ticket(), last: self.ticket() }
     }
 }
 
@@ -85,8 +88,28 @@ pub(crate) struct Faults {
 struct State {
     /// Ticket and operation that each entry was last given to.
     given: Vec<(u64, &'static str)>,
-    /// Faults by ticket, and whether `sync` has reported them.
+    /// Faults by ticket, and whether they have been reported.
     found: BTreeMap<u64, (Error, bool)>,
+    /// Operations of captured graphs, which may run again: never clean for good.
+    captured: BTreeMap<u64, &'static str>,
+}
+
+impl State {
+    fn operation(&self, ticket: u64) -> &'static str {
+        let (given, op) = self.given[(ticket % ENTRIES as u64) as usize];
+        match self.captured.get(&ticket) {
+            Some(op) => op,
+            None if given == ticket => op,
+            // The slot has gone to another operation: 1,024 more ran without a wait.
+            None => "an earlier gather or scatter",
+        }
+    }
+}
+
+/// A ticket that has been given out; while it lives, no wait begins.
+pub(crate) struct Open<'a> {
+    pub(crate) table: FaultTable,
+    _state: MutexGuard<'a, State>,
 }
 
 impl Faults {
@@ -99,7 +122,11 @@ impl Faults {
             table,
             next: AtomicU64::new(1),
             checked: AtomicU64::new(1),
-            state: Mutex::new(State { given: vec![(0, ""); ENTRIES], found: BTreeMap::new() }),
+            state: Mutex::new(State {
+                given: vec![(0, ""); ENTRIES],
+                found: BTreeMap::new(),
+                captured: BTreeMap::new(),
+            }),
         }
     }
 
@@ -107,21 +134,52 @@ impl Faults {
         self.table + 16 + (ticket % ENTRIES as u64) as usize * size_of::<Entry>()
     }
 
-    /// A ticket and an entry for one launch of `op`.
-    pub(crate) fn open(&self, op: &'static str) -> FaultTable {
-        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A ticket and an entry for one launch of `op`, to be dropped once the launch is queued.
+    pub(crate) fn open(&self, op: &'static str) -> Open<'_> {
+        let mut state = self.lock();
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         state.given[(ticket % ENTRIES as u64) as usize] = (ticket, op);
-        FaultTable {
+        let table = FaultTable {
             any: self.table as u64,
             entry: self.entry(ticket) as u64,
             ticket: ticket as u32,
             high: (ticket >> 32) as u32,
+        };
+        Open { table, _state: state }
+    }
+
+    /// Makes tickets those of a graph, which may run again.
+    pub(crate) fn capture(&self, tickets: &[u64]) {
+        let mut state = self.lock();
+        for &ticket in tickets {
+            let op = state.operation(ticket);
+            state.captured.insert(ticket, op);
+        }
+    }
+
+    /// A graph with these tickets is about to run again: what an earlier run met is forgotten.
+    pub(crate) fn rerun(&self, tickets: &[u64]) {
+        let mut state = self.lock();
+        for ticket in tickets {
+            state.found.remove(ticket);
+        }
+    }
+
+    /// The graph with these tickets is gone.
+    pub(crate) fn release(&self, tickets: &[u64]) {
+        let mut state = self.lock();
+        for ticket in tickets {
+            state.captured.remove(ticket);
         }
     }
 
     /// What a wait that begins now will have checked.
     pub(crate) fn begin_wait(&self) -> u64 {
+        let _no_launch = self.lock();
         self.next.load(Ordering::Relaxed)
     }
 
@@ -129,9 +187,10 @@ impl Faults {
     #[allow(unsafe_code)]
     pub(crate) fn end_wait(&self, upto: u64) {
         let any = self.table as *mut u32;
+        let mut messages = Vec::new();
         // SAFETY: the table lives as long as the process, and `any` is its first word.
         if unsafe { any.read_volatile() } != 0 {
-            let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+            let mut state = self.lock();
             // SAFETY: as above; cleared before the scan, so that a fault noted during it is found by the next wait.
             unsafe { any.write_volatile(0) };
             for slot in 0..ENTRIES {
@@ -143,48 +202,57 @@ impl Faults {
                 }
                 // SAFETY: as above. A kernel that runs now and still writes this entry sets `any` again afterwards.
                 unsafe { at.write_volatile(Entry { index: 0, size: 0, ticket: 0, unused: 0 }) };
-                let (ticket, op) = state.given[slot];
-                // An older ticket shares the slot only after 1,024 more operations without a wait.
-                let (ticket, op) = if ticket as u32 == entry.ticket {
-                    (ticket, op)
+                let given = state.given[slot].0;
+                let ticket = if given as u32 == entry.ticket {
+                    given
                 } else {
-                    ((ticket & !0xffff_ffff) | entry.ticket as u64, "an earlier gather or scatter")
+                    (given & !0xffff_ffff) | entry.ticket as u64
                 };
+                let op = state.operation(ticket);
                 let error = Error::IndexOutOfRange { op: op.into(), index: entry.index, size: entry.size };
-                log::error!("{error}");
+                messages.push(error.to_string());
                 state.found.entry(ticket).or_insert((error, false));
                 while state.found.len() > REMEMBERED {
                     state.found.pop_first();
                 }
             }
         }
+        // With no lock held: a logger may do anything.
+        for message in messages {
+            log::error!("{message}");
+        }
         self.checked.fetch_max(upto, Ordering::Relaxed);
     }
 
     /// The part of a dependence that is not known to be clean.
     pub(crate) fn prune(&self, range: Range) -> Range {
-        if range.is_none()
-            || range.last >= self.checked.load(Ordering::Relaxed)
-            || self.lookup(range).is_some()
-        {
-            range
-        } else {
-            Range::default()
+        if range.is_none() || range.last >= self.checked.load(Ordering::Relaxed) {
+            return range;
         }
+        let state = self.lock();
+        let tickets = range.first..=range.last;
+        if state.found.range(tickets.clone()).next().is_some()
+            || state.captured.range(tickets).next().is_some()
+        {
+            return range;
+        }
+        Range::default()
     }
 
-    /// The first fault that a value with this dependence has.
-    pub(crate) fn lookup(&self, range: Range) -> Option<Error> {
+    /// The first fault that a value with this dependence has; it counts as reported from now on.
+    pub(crate) fn report(&self, range: Range) -> Option<Error> {
         if range.is_none() {
             return None;
         }
-        let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
-        state.found.range(range.first..=range.last).next().map(|(_, (error, _))| error.clone())
+        let mut state = self.lock();
+        let (error, reported) = state.found.range_mut(range.first..=range.last).next()?.1;
+        *reported = true;
+        Some(error.clone())
     }
 
-    /// The first fault that has not been reported by `sync`; it and all others count as reported from now on.
+    /// The first fault that no read and no `sync` has reported; it and all others count as reported from now on.
     pub(crate) fn take_unreported(&self) -> Option<Error> {
-        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut state = self.lock();
         let mut first = None;
         for (error, reported) in state.found.values_mut() {
             if !std::mem::replace(reported, true) {
@@ -216,29 +284,28 @@ mod tests {
     #[test]
     fn a_fault_poisons_what_depends_on_it_and_nothing_else() {
         let faults = faults();
-        let (good, bad, later) = (faults.open("gather"), faults.open("select"), faults.open("gather"));
+        let [good, bad, later] = ["gather", "select", "gather"].map(|op| faults.open(op).table);
         let upto = faults.begin_wait();
         device_fault(&bad, 12, 10);
         faults.end_wait(upto);
-        assert!(faults.lookup(good.range()).is_none());
-        assert!(faults.lookup(later.range()).is_none());
+        assert!(faults.report(good.range()).is_none());
+        assert!(faults.report(later.range()).is_none());
         for _ in 0..2 {
-            let text = faults.lookup(bad.range().join(later.range())).unwrap().to_string();
+            let text = faults.report(bad.range().join(later.range())).unwrap().to_string();
             assert_eq!(text, "select: index 12 is out of range for a dimension of size 10");
         }
-        assert!(faults.take_unreported().is_some());
-        assert!(faults.take_unreported().is_none(), "sync reports a fault once");
-        assert!(faults.lookup(bad.range()).is_some(), "reads go on reporting it");
+        assert!(faults.take_unreported().is_none(), "sync does not repeat what a read has reported");
+        assert!(faults.report(bad.range()).is_some(), "reads go on reporting it");
     }
 
     #[test]
     fn dependences_checked_clean_are_dropped() {
         let faults = faults();
-        let a = faults.open("gather").range();
+        let a = faults.open("gather").table.range();
         assert_eq!(faults.prune(a), a, "not yet checked");
         faults.end_wait(faults.begin_wait());
         assert!(faults.prune(a).is_none());
-        let bad = faults.open("gather");
+        let bad = faults.open("gather").table;
         device_fault(&bad, -1, 4);
         faults.end_wait(faults.begin_wait());
         assert_eq!(faults.prune(bad.range()), bad.range());
@@ -247,11 +314,39 @@ mod tests {
     #[test]
     fn two_faults_between_waits_are_both_found() {
         let faults = faults();
-        let tables: Vec<_> = (0..ENTRIES).map(|_| faults.open("select")).collect();
+        let tables: Vec<_> = (0..ENTRIES).map(|_| faults.open("select").table).collect();
         device_fault(&tables[3], 7, 5);
         device_fault(&tables[900], 8, 5);
         faults.end_wait(faults.begin_wait());
-        assert!(faults.lookup(tables[3].range()).unwrap().to_string().contains("index 7"));
-        assert!(faults.lookup(tables[900].range()).unwrap().to_string().contains("index 8"));
+        assert!(faults.report(tables[3].range()).unwrap().to_string().contains("index 7"));
+        assert!(faults.report(tables[900].range()).unwrap().to_string().contains("index 8"));
+    }
+
+    #[test]
+    fn sync_reports_what_no_read_has() {
+        let faults = faults();
+        let bad = faults.open("scatter_add").table;
+        device_fault(&bad, 5, 5);
+        faults.end_wait(faults.begin_wait());
+        assert!(faults.take_unreported().unwrap().to_string().contains("scatter_add"));
+        assert!(faults.take_unreported().is_none(), "once");
+        assert!(faults.report(bad.range()).is_some(), "reads go on reporting it");
+    }
+
+    #[test]
+    fn the_tickets_of_a_graph_are_never_clean_for_good() {
+        let faults = faults();
+        let table = faults.open("gather").table;
+        faults.capture(&[table.ticket()]);
+        faults.end_wait(faults.begin_wait());
+        assert_eq!(faults.prune(table.range()), table.range(), "it may run again");
+        device_fault(&table, 9, 3);
+        faults.end_wait(faults.begin_wait());
+        assert!(faults.report(table.range()).is_some());
+        faults.rerun(&[table.ticket()]);
+        faults.end_wait(faults.begin_wait());
+        assert!(faults.report(table.range()).is_none(), "a sound run follows a faulty one");
+        faults.release(&[table.ticket()]);
+        assert!(faults.prune(table.range()).is_none());
     }
 }

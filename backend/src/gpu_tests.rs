@@ -75,7 +75,8 @@ fn a_rejected_launch_names_kernel_and_geometry_and_the_device_goes_on() {
     let kernel = device().kernel(&spec).unwrap();
     // No GPU has blocks of 4,096 threads.
     let error = Launch::new(device(), kernel).arg(0u64).run([1, 1, 1], 4096, 0).unwrap_err();
-    let Error::Launch { kernel, block, .. } = &error else { panic!("{error}") };
+    let Error::In { op: "elementwise", source, .. } = &error else { panic!("{error}") };
+    let Error::Launch { kernel, block, .. } = &**source else { panic!("{error}") };
     assert_eq!((kernel.as_str(), *block), ("elementwise", [4096, 1, 1]));
     assert_eq!(read(&reduce::sum(&x).unwrap()), [64.0], "new work runs");
 }
@@ -177,6 +178,86 @@ fn a_fault_follows_the_data_and_nothing_else() {
         assert!(matches!(&error, Error::IndexOutOfRange { index: 9, size: 3, .. }), "{error}");
     }
     assert_eq!(read(&ew::scalar(&ew::ADD_SCALAR, fine, Scalar::Float(1.0)).unwrap()), [3.0, 5.0, 7.0]);
+}
+
+#[test]
+fn a_bad_index_that_was_handled_does_not_poison_what_is_updated_in_place() {
+    let ids = |values: Vec<i32>| {
+        let n = values.len();
+        data::from_data(TensorData::new(values, [n]), device(), "test").unwrap()
+    };
+    let mut w = tensor(&[0.0; 4]);
+    w = index::select_add(w, 0, &ids(vec![0]), &tensor(&[1.0])).unwrap();
+    assert_eq!(read(&w), [1.0, 0.0, 0.0, 0.0]);
+    let bad = index::select(&tensor(&[1.0]), 0, &ids(vec![9])).unwrap();
+    assert!(data::into_data(bad).is_err());
+    w = index::select_add(w, 0, &ids(vec![1]), &tensor(&[2.0])).unwrap();
+    assert_eq!(read(&w), [1.0, 2.0, 0.0, 0.0]);
+}
+
+#[test]
+fn a_graph_reports_the_bad_index_of_its_last_run_only() {
+    let _alone = alone();
+    let x = tensor(&[1.0, 2.0, 3.0]);
+    let set = |ids: &CudaTensor, values: [i32; 2]| {
+        let next = data::from_data(TensorData::new(values.to_vec(), [2]), device(), "test").unwrap();
+        ew::copy_into(ids, &next).unwrap();
+    };
+    let ids = data::from_data(TensorData::new(vec![0i32, 1], [2]), device(), "test").unwrap();
+    assert_eq!(read(&index::select(&x, 0, &ids).unwrap()), [1.0, 2.0]);
+    let (y, graph) = CudaDevice::new(0).capture(|| index::select(&x, 0, &ids).unwrap()).unwrap();
+    for good in [[0, 1], [2, 0]] {
+        set(&ids, good);
+        graph.launch().unwrap();
+        assert_eq!(read(&y), good.map(|i| i as f32 + 1.0));
+        set(&ids, [1, 7]);
+        graph.launch().unwrap();
+        let derived = ew::scalar(&ew::MUL_SCALAR, y.clone(), Scalar::Float(2.0)).unwrap();
+        let error = data::into_data(derived).unwrap_err();
+        assert!(matches!(&error, Error::IndexOutOfRange { index: 7, size: 3, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_graphs_inputs_and_outputs_are_not_overwritten_in_place() {
+    let _alone = alone();
+    let warm = ew::scalar(&ew::ADD_SCALAR, tensor(&[1.0, 2.0]), Scalar::Float(1.0)).unwrap();
+    assert_eq!(read(&warm), [2.0, 3.0]);
+    let x = tensor(&[1.0, 2.0]);
+    // The only handle goes into the capture: each replay must still begin with its values.
+    let (y, graph) = CudaDevice::new(0)
+        .capture(move || ew::scalar(&ew::ADD_SCALAR, x, Scalar::Float(1.0)).unwrap())
+        .unwrap();
+    for _ in 0..3 {
+        graph.launch().unwrap();
+        assert_eq!(read(&y), [2.0, 3.0]);
+    }
+    // The only handle of an output is used up: the result is a tensor of its own.
+    let z = ew::scalar(&ew::ADD_SCALAR, y, Scalar::Float(1.0)).unwrap();
+    graph.launch().unwrap();
+    assert_eq!(read(&z), [3.0, 4.0]);
+}
+
+#[test]
+fn threads_multiply_at_once_without_sharing_scratch_memory() {
+    // Shapes for which an algorithm splits the inner dimension and adds the parts in scratch memory.
+    let (m, k) = (64, 65_536);
+    std::thread::scope(|scope| {
+        for t in 1..=6 {
+            scope.spawn(move || {
+                let ones = |rows: usize, cols: usize, value: f32| {
+                    data::from_data(TensorData::new(vec![value; rows * cols], [rows, cols]), device(), "test")
+                        .unwrap()
+                };
+                let (a, b) = (ones(m, k, t as f32), ones(k, m, 1.0));
+                for _ in 0..50 {
+                    let product = matmul::matmul(&a, &b).unwrap();
+                    let got = read(&product.reshape(&[m * m]).unwrap());
+                    assert!(got.iter().all(|&v| v == (t * k) as f32), "{} {}", got[0], t * k);
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -200,7 +200,8 @@ impl Layout {
                 let first = if slice.step < 0 { range.end - 1 } else { range.start };
                 out.offset += first as i64 * self.strides[d];
             }
-            out.strides[d] = self.strides[d] * slice.step as i64;
+            // With one element or none the stride is never used, and a huge step must not overflow.
+            out.strides[d] = if len > 1 { self.strides[d] * slice.step as i64 } else { self.strides[d] };
         }
         Some(out)
     }

@@ -42,10 +42,9 @@ impl Storage {
         }
     }
 
-    pub(crate) fn add_faults(&self, range: Range) {
-        let joined = self.faults().join(range);
-        self.first_fault.store(joined.first, Ordering::Relaxed);
-        self.last_fault.store(joined.last, Ordering::Relaxed);
+    pub(crate) fn set_faults(&self, range: Range) {
+        self.first_fault.store(range.first, Ordering::Relaxed);
+        self.last_fault.store(range.last, Ordering::Relaxed);
     }
 }
 
@@ -76,7 +75,16 @@ impl CudaTensor {
             shape: shape.to_vec(),
             dtype,
         })?;
-        let block = device.allocator.alloc(len * elem.size_bytes())?;
+        let block =
+            device.allocator.alloc(len * elem.size_bytes()).map_err(|error| match device.note(error) {
+                dead @ Error::ContextDead { .. } => dead,
+                error => Error::In {
+                    op,
+                    shapes: vec![shape.to_vec()],
+                    dtypes: vec![dtype],
+                    source: Box::new(error),
+                },
+            })?;
         let storage = Arc::new(Storage {
             block,
             device,
@@ -134,9 +142,10 @@ impl CudaTensor {
         self.ptr().is_multiple_of(bytes as u64)
     }
 
-    /// Whether no other tensor shares the storage, so that it may be overwritten.
+    /// Whether no other tensor shares the storage, so that it may be overwritten. A capture must not overwrite its
+    /// inputs, which each replay reads again, nor anybody else a graph's outputs, which each replay writes again.
     pub(crate) fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.storage) == 1
+        Arc::strong_count(&self.storage) == 1 && self.storage.pool == crate::driver::graph::current_pool()
     }
 
     /// Whether the tensor is its whole storage in row-major order.

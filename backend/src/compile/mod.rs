@@ -142,6 +142,10 @@ struct State {
     queue: VecDeque<(Source, String)>,
     /// Threads that work on the queue; each ends when it is empty.
     workers: usize,
+    /// Compilations that run now, on whatever thread.
+    running: usize,
+    /// The process ends: nothing new is compiled.
+    stopped: bool,
     stats: CompileStats,
 }
 
@@ -181,13 +185,14 @@ impl KernelCompiler {
         }
     }
 
-    /// Forgets what is queued and waits, for at most ten seconds, until no background thread compiles any more.
-    pub(crate) fn stop_prefetch(&self) {
+    /// Compiles nothing new from now on, and waits, for at most ten seconds, for what is running.
+    pub(crate) fn stop(&self) {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
             let mut state = self.shared.state();
+            state.stopped = true;
             state.queue.clear();
-            if state.workers == 0 || Instant::now() > end {
+            if state.running == 0 || Instant::now() > end {
                 return;
             }
             drop(state);
@@ -241,11 +246,22 @@ impl Shared {
             self.state().stats.disk_hits += 1;
             return Ok(cubin.into());
         }
-        self.state().stats.misses += 1;
+        let mut state = self.state();
+        if state.stopped {
+            let log = "the process is ending".into();
+            return Err(Error::Compile { kernel: source.name.clone(), arch: arch.into(), log });
+        }
+        state.stats.misses += 1;
+        state.running += 1;
+        drop(state);
         let start = Instant::now();
-        let compiled = self.compiler.compile(source, arch);
+        let compiled = catch_unwind(AssertUnwindSafe(|| self.compiler.compile(source, arch)));
         let elapsed = start.elapsed();
-        self.state().stats.compile_time += elapsed;
+        let mut state = self.state();
+        state.stats.compile_time += elapsed;
+        state.running -= 1;
+        drop(state);
+        let compiled = compiled.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let cubin = compiled?;
         log::debug!("compiled {} for {arch} in {:.0} ms", source.name, elapsed.as_secs_f64() * 1e3);
         if let Some(cache) = &self.cache {

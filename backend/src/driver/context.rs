@@ -110,6 +110,10 @@ impl Context {
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
     }
 
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
     /// Where this thread's work goes: the device's stream, or the one it captures.
     pub(crate) fn stream(&self) -> sys::CUstream {
         super::graph::capture_stream(self).unwrap_or(self.stream)
@@ -169,7 +173,7 @@ impl Context {
     /// # Safety
     /// Nothing may use the memory any more, the device included.
     pub(crate) unsafe fn free_pinned(&self, at: *mut u8) {
-        if self.make_current().is_ok() {
+        if let (Ok(()), Ok(_relaxed)) = (self.make_current(), RelaxedCapture::enter()) {
             // SAFETY: the caller vouches that it came from `alloc_pinned` and is unused.
             let status = unsafe { sys::cuMemFreeHost(at.cast()) };
             if let Err(error) = check("cuMemFreeHost", status) {

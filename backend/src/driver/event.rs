@@ -56,6 +56,7 @@ impl Event {
     /// What the device reports for the work before the mark.
     pub fn wait(&self) -> Result<()> {
         self.context.make_current()?;
+        let _relaxed = RelaxedCapture::enter()?;
         // SAFETY: the event lives.
         check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.event) })
     }

@@ -8,27 +8,36 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cudarc::driver::sys;
 
 use super::check;
-use super::context::Context;
+use super::context::{Context, RelaxedCapture};
 use crate::device::Device;
 use crate::error::Result;
+use crate::faults::{FaultTable, Range};
 use crate::memory::PoolId;
-use crate::tensor::Storage;
+use crate::tensor::{CudaTensor, Storage};
 
 thread_local! {
     /// The device that this thread captures, as the address of its context (0 for none), the stream that stands in, and
     /// the pool that memory comes from.
     static CAPTURING: Cell<(usize, sys::CUstream, Option<PoolId>)> = const { Cell::new((0, std::ptr::null_mut(), None)) };
     /// What the graph under capture must keep.
-    static KEPT: RefCell<Kept> = const { RefCell::new(Kept { storages: Vec::new(), others: Vec::new() }) };
+    static KEPT: RefCell<Kept> = const {
+        RefCell::new(Kept { storages: Vec::new(), written: Vec::new(), tickets: Vec::new(), others: Vec::new() })
+    };
 }
 
+#[derive(Default)]
 struct Kept {
+    /// From outside the graph's pool, read or written.
     storages: Vec<Arc<Storage>>,
+    /// Written; those that outlive the capture take over the faults of what the graph reads.
+    written: Vec<Weak<Storage>>,
+    /// The tickets of operations that check indices.
+    tickets: Vec<u64>,
     others: Vec<Box<dyn Any + Send>>,
 }
 
@@ -43,15 +52,22 @@ pub(crate) fn current_pool() -> Option<PoolId> {
     CAPTURING.get().2
 }
 
-/// Makes the graph under capture keep storages that are not its own pool's; nothing happens outside a capture.
-pub(crate) fn keep<'a>(storages: impl Iterator<Item = &'a Arc<Storage>>) {
+/// Notes what work does to storages, for the graph under capture: it keeps those that are not its own pool's. Nothing
+/// happens outside a capture.
+pub(crate) fn keep(written: &[&CudaTensor], read: &[&CudaTensor], faults: Option<FaultTable>) {
     let Some(pool) = current_pool() else { return };
     KEPT.with_borrow_mut(|kept| {
-        for storage in storages {
+        for storage in written.iter().chain(read).map(|t| t.storage()) {
             if storage.pool() != Some(pool) && !kept.storages.iter().any(|s| Arc::ptr_eq(s, storage)) {
                 kept.storages.push(storage.clone());
             }
         }
+        for storage in written.iter().map(|t| t.storage()) {
+            if !kept.written.iter().any(|s| Weak::as_ptr(s) == Arc::as_ptr(storage)) {
+                kept.written.push(Arc::downgrade(storage));
+            }
+        }
+        kept.tickets.extend(faults.map(|f| f.ticket()));
     });
 }
 
@@ -73,7 +89,7 @@ pub struct Graph {
     exec: sys::CUgraphExec,
     device: &'static Device,
     pool: PoolId,
-    _kept: Kept,
+    kept: Kept,
     nodes: usize,
 }
 
@@ -116,7 +132,7 @@ impl Drop for Running {
                 // SAFETY: the graph was just made and is used by nobody.
                 let _ = unsafe { sys::cuGraphDestroy(graph) };
             }
-            KEPT.with_borrow_mut(|kept| (kept.storages.clear(), kept.others.clear()));
+            drop(KEPT.take());
             self.device.allocator.release_pool(self.pool);
         }
         // SAFETY: the stream was made for this capture, which is over.
@@ -151,12 +167,14 @@ impl Graph {
         let graph = match running.end() {
             Ok(graph) => graph,
             Err(error) => {
-                KEPT.with_borrow_mut(|kept| (kept.storages.clear(), kept.others.clear()));
+                drop(KEPT.take());
                 device.allocator.release_pool(pool);
                 return Err(error);
             }
         };
-        let kept = KEPT.replace(Kept { storages: Vec::new(), others: Vec::new() });
+        let mut kept = KEPT.take();
+        kept.written.retain(|storage| storage.strong_count() > 0);
+        device.faults.capture(&kept.tickets);
         let mut nodes = 0;
         // SAFETY: with a null array the call only counts.
         let counted = unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes) };
@@ -166,10 +184,11 @@ impl Graph {
         // SAFETY: the executable graph does not need the template any more.
         let _ = unsafe { sys::cuGraphDestroy(graph) };
         if let Err(error) = check("cuGraphGetNodes", counted).and(check("cuGraphInstantiate", status)) {
+            device.faults.release(&kept.tickets);
             device.allocator.release_pool(pool);
             return Err(error);
         }
-        Ok((result, Graph { exec, device, pool, _kept: kept, nodes }))
+        Ok((result, Graph { exec, device, pool, kept, nodes }))
     }
 
     /// Queues one replay on the device's stream.
@@ -179,10 +198,20 @@ impl Graph {
     pub fn launch(&self) -> Result<()> {
         self.device.enter()?;
         self.device.not_capturing("graph launch")?;
+        let faults = &self.device.faults;
+        faults.rerun(&self.kept.tickets);
         let stream = self.device.context.stream();
         // SAFETY: the executable graph lives, and so does all memory that it uses (module docs).
         let status = unsafe { sys::cuGraphLaunch(self.exec, stream) };
-        check("cuGraphLaunch", status).map_err(|e| self.device.note(e))
+        check("cuGraphLaunch", status).map_err(|e| self.device.note(e))?;
+        // What the graph writes depends on what it reads now, and on its own operations.
+        let own = self.kept.tickets.iter().map(|&ticket| Range { first: ticket, last: ticket });
+        let read = self.kept.storages.iter().map(|storage| faults.prune(storage.faults()));
+        let range = own.chain(read).fold(Range::default(), Range::join);
+        for storage in self.kept.written.iter().filter_map(Weak::upgrade) {
+            storage.set_faults(range);
+        }
+        Ok(())
     }
 
     /// The number of nodes (kernels, copies and fills).
@@ -193,11 +222,14 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // A replay may still run; its memory must not be given to others before it has ended.
-        if self.device.context.synchronize().is_ok() {
+        // A replay may still run; its memory must not be given to others before it has ended. Another graph of this
+        // thread may be under capture.
+        let relaxed = RelaxedCapture::enter();
+        if relaxed.is_ok() && self.device.context.synchronize().is_ok() {
             // SAFETY: no replay is pending.
             let _ = unsafe { sys::cuGraphExecDestroy(self.exec) };
         }
+        self.device.faults.release(&self.kept.tickets);
         self.device.allocator.release_pool(self.pool);
     }
 }

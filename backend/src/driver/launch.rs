@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::dtype::Elem;
 use crate::error::{Error, Result};
 use crate::faults::FaultTable;
-use crate::tensor::{CudaTensor, Storage};
+use crate::tensor::CudaTensor;
 
 /// A compiled entry point; loaded for the life of the process.
 #[derive(Debug, Clone, Copy)]
@@ -114,7 +114,10 @@ pub(crate) struct Launch<'a> {
     starts: SmallVec<[u16; 12]>,
     written: SmallVec<[&'a CudaTensor; 2]>,
     read: SmallVec<[&'a CudaTensor; 3]>,
-    faults: Option<FaultTable>,
+    /// Where the fault table goes, and the operation that it is for.
+    faults: Option<(usize, &'static str)>,
+    /// What the launch is called in errors.
+    op: &'static str,
 }
 
 impl<'a> Launch<'a> {
@@ -127,6 +130,7 @@ impl<'a> Launch<'a> {
             written: SmallVec::new(),
             read: SmallVec::new(),
             faults: None,
+            op: kernel.name,
         }
     }
 
@@ -178,10 +182,17 @@ impl<'a> Launch<'a> {
         self.arg(scalar)
     }
 
-    /// Where the kernel notes indices that are out of range; what it writes depends on that.
-    pub(crate) fn faults(mut self, table: FaultTable) -> Self {
-        self.faults = Some(table);
-        self.arg(table)
+    /// Where the kernel notes indices that are out of range; what it writes depends on that. `op` is named in the error.
+    pub(crate) fn faults(mut self, op: &'static str) -> Self {
+        self.faults = Some((self.words.len(), op));
+        self.op = op;
+        self.arg(FaultTable::default())
+    }
+
+    /// Names the operation in errors, where the kernel serves several.
+    pub(crate) fn op(mut self, op: &'static str) -> Self {
+        self.op = op;
+        self
     }
 
     /// Launches on the device's stream; nothing happens when `grid` has a 0.
@@ -193,6 +204,13 @@ impl<'a> Launch<'a> {
             return Ok(());
         }
         self.device.enter()?;
+        // A wait must not take the ticket for checked before the kernel is on its way.
+        let opened = self.faults.map(|(start, op)| (start, self.device.faults.open(op)));
+        let table = opened.as_ref().map(|(_, open)| open.table);
+        if let Some((start, open)) = &opened {
+            // SAFETY: `faults` reserved words for a table from `start` on.
+            unsafe { self.words.as_mut_ptr().add(*start).cast::<FaultTable>().write(open.table) };
+        }
         let base = self.words.as_mut_ptr();
         // SAFETY: every start lies inside the words.
         let address = |&start: &u16| unsafe { base.add(start as usize) }.cast::<std::ffi::c_void>();
@@ -215,9 +233,10 @@ impl<'a> Launch<'a> {
                 std::ptr::null_mut(),
             )
         };
+        drop(opened);
         if let Err(source) = check("cuLaunchKernel", status) {
             let source = self.device.note(source);
-            return Err(match source {
+            let error = match source {
                 Error::ContextDead { .. } => source,
                 source => Error::Launch {
                     kernel: self.kernel.name.into(),
@@ -226,9 +245,12 @@ impl<'a> Launch<'a> {
                     shared_bytes,
                     source: Box::new(source),
                 },
-            });
+            };
+            let tensors: SmallVec<[&CudaTensor; 6]> =
+                self.written.iter().chain(&self.read).copied().collect();
+            return Err(error.within(self.op, &tensors));
         }
-        self.device.used(&self.written, &self.read, self.faults);
+        self.device.used(&self.written, &self.read, table);
         Ok(())
     }
 }
@@ -241,12 +263,15 @@ impl Device {
         for tensor in read {
             range = range.join(self.faults.prune(tensor.storage().faults()));
         }
-        if !range.is_none() {
-            for tensor in written {
-                tensor.storage().add_faults(range);
+        for tensor in written {
+            let storage = tensor.storage();
+            // What is written in place keeps what it depended on, unless that has been found clean.
+            let before = storage.faults();
+            if !(range.is_none() && before.is_none()) {
+                storage.set_faults(self.faults.prune(before).join(range));
             }
         }
-        super::graph::keep(written.iter().chain(read).map(|t| t.storage() as &std::sync::Arc<Storage>));
+        super::graph::keep(written, read, faults);
     }
 }
 

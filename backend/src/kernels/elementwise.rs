@@ -175,6 +175,7 @@ impl Call<'_> {
         let kernel = device.kernel(&KernelSpec { file: &ELEMENTWISE, entry: "elementwise", defs: &defs })?;
         let len = nest.sizes.iter().map(|&s| s as u64).product::<u64>();
         let launch = Launch::new(device, kernel)
+            .op(self.op.name)
             .arg(Pointers(pointers))
             .arg(self.scalars)
             .uses(&[self.out], self.inputs);

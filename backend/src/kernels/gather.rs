@@ -155,7 +155,7 @@ pub(crate) fn gather(
         .arg(dim_stride)
         .arg(x.dims()[dim] as i64)
         .arg(LoopsArg::new(&nest, v))
-        .faults(device.faults.open(op))
+        .faults(op)
         .run([blocks(packs), 1, 1], THREADS as u32, 0)
 }
 

@@ -217,20 +217,24 @@ pub(crate) fn prefetch_common(arch: &str) {
     compiler().prefetch(sources, arch);
 }
 
-/// Makes a program that ends early wait for what is being compiled ahead: NVRTC is torn down when the process exits,
-/// and a compilation that is still running then crashes it.
+/// Makes a program that ends wait for what is being compiled: NVRTC is torn down when the process exits, and a
+/// compilation that is still running then crashes it.
 #[allow(unsafe_code)]
 fn stop_at_exit() {
+    static PROCESS: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
     extern "C" fn stop() {
-        compiler().stop_prefetch();
+        // The child of a fork has none of the threads.
+        if PROCESS.get() == Some(&std::process::id()) {
+            compiler().stop();
+        }
     }
-    static ONCE: std::sync::Once = std::sync::Once::new();
     // Handlers run in reverse order: NVRTC, which was loaded before, is torn down after this one.
-    ONCE.call_once(|| {
+    PROCESS.get_or_init(|| {
         // SAFETY: the handler is a plain function that neither unwinds nor depends on anything that is destroyed before.
         if unsafe { libc::atexit(stop) } != 0 {
             log::debug!("no handler at exit");
         }
+        std::process::id()
     });
 }
 

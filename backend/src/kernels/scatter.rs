@@ -8,7 +8,6 @@ use crate::device::Device;
 use crate::driver::launch::{Kernel, Launch, kernel_arg};
 use crate::dtype::Elem;
 use crate::error::Result;
-use crate::faults::FaultTable;
 use crate::layout::{Nest, Strides};
 use crate::tensor::CudaTensor;
 
@@ -72,17 +71,16 @@ pub(crate) fn scatter_add(
     method: Method,
 ) -> Result<()> {
     debug_assert!(x.layout().is_contiguous() && matches!(index.elem(), Elem::I32 | Elem::I64));
-    let faults = x.device().faults.open(op);
     if method == Method::Sorted {
-        return sorted(x, dim, &index.contiguous()?, &value.contiguous()?, faults);
+        return sorted(x, dim, &index.contiguous()?, &value.contiguous()?, op);
     }
     let index_strides = along.index_strides(index, value.dims().len(), dim);
-    let done = looped(x, dim, index, &index_strides, value, method, faults)?;
+    let done = looped(x, dim, index, &index_strides, value, method, op)?;
     if !done {
         // Row-major operands leave at most three loops.
         let (index, value) = (index.contiguous()?, value.contiguous()?);
         let index_strides = along.index_strides(&index, value.dims().len(), dim);
-        looped(x, dim, &index, &index_strides, &value, method, faults)?;
+        looped(x, dim, &index, &index_strides, &value, method, op)?;
     }
     Ok(())
 }
@@ -104,7 +102,7 @@ fn looped(
     index_strides: &Strides,
     value: &CudaTensor,
     method: Method,
-    faults: FaultTable,
+    op: &'static str,
 ) -> Result<bool> {
     let device = x.device();
     let (x_strides, value_strides) = (strides_without(x, dim), value.layout().strides());
@@ -137,7 +135,7 @@ fn looped(
         .arg(x.layout().strides()[dim])
         .arg(x.dims()[dim] as i64)
         .arg(LoopsArg::new(&nest, 1))
-        .faults(faults)
+        .faults(op)
         .run([blocks(items), 1, 1], THREADS as u32, 0)?;
     Ok(true)
 }
@@ -165,7 +163,7 @@ fn sorted(
     dim: usize,
     index: &CudaTensor,
     value: &CudaTensor,
-    faults: FaultTable,
+    op: &'static str,
 ) -> Result<()> {
     use burn_std::DType;
     let device = x.device();
@@ -229,7 +227,7 @@ fn sorted(
             .read(&portion)
             .arg(n as u32)
             .arg(dim_size as i64)
-            .faults(faults)
+            .faults(op)
             .run([n.div_ceil(RANK_THREADS) as u32, 1, 1], RANK_THREADS as u32, 0)?;
         let groups = n.div_ceil(GROUP);
         let threads = (groups * outer * (inner / v)) as u64;

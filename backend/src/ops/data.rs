@@ -42,7 +42,7 @@ pub(crate) fn from_data(data: TensorData, device: &'static Device, op: &'static 
         if in_flight.len() == PIECES
             && let Some(ticket) = in_flight.pop_front()
         {
-            device.timeline.wait(ticket)?;
+            device.timeline.wait(ticket).map_err(|e| device.note(e))?;
         }
         let staging = device.staging.take(piece.len())?;
         // SAFETY: the buffer holds at least this many bytes and nobody else uses it.
@@ -53,7 +53,7 @@ pub(crate) fn from_data(data: TensorData, device: &'static Device, op: &'static 
         let copied = unsafe { device.context.copy_to_device(target, staging.as_mut_ptr(), piece.len()) };
         copied.map_err(|e| device.note(e))?;
         if let Some(staging) = graph::keep_value(staging) {
-            let ticket = device.timeline.record()?;
+            let ticket = device.timeline.record().map_err(|e| device.note(e))?;
             staging.retire(ticket);
             in_flight.push_back(ticket);
         }
@@ -103,7 +103,7 @@ pub(crate) fn into_data_many(tensors: Vec<CudaTensor>) -> Result<Vec<TensorData>
             tensor.device().wait("into_data")?;
             waited.push(tensor.device().index);
         }
-        if let Some(fault) = tensor.device().faults.lookup(tensor.storage().faults()) {
+        if let Some(fault) = tensor.device().faults.report(tensor.storage().faults()) {
             return Err(fault);
         }
     }
@@ -132,7 +132,7 @@ fn begin(tensor: &CudaTensor, index: usize, start: usize, size: usize) -> Result
     let copied =
         unsafe { device.context.copy_to_host(staging.as_mut_ptr(), tensor.ptr() + start as u64, size) };
     copied.map_err(|e| device.note(e))?;
-    let ticket = device.timeline.record()?;
+    let ticket = device.timeline.record().map_err(|e| device.note(e))?;
     Ok(Piece { device, staging, ticket, tensor: index, start, size })
 }
 

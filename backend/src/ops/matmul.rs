@@ -59,10 +59,7 @@ pub(crate) struct Blas {
 }
 
 #[derive(Debug)]
-struct Handle {
-    handle: lt::cublasLtHandle_t,
-    workspace: Block,
-}
+struct Handle(lt::cublasLtHandle_t);
 
 // SAFETY: the library lets any thread use a handle; it is never destroyed.
 unsafe impl Send for Handle {}
@@ -83,9 +80,7 @@ impl Blas {
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a valid place and the device's context is current.
         status("cublasLtCreate", unsafe { lt::cublasLtCreate(&mut handle) })?;
-        // Used by every product of the device, one after the other on its stream; so it must not be a capture's memory.
-        let workspace = device.alloc_global(WORKSPACE_BYTES)?;
-        Ok(self.handle.get_or_init(|| Handle { handle, workspace }))
+        Ok(self.handle.get_or_init(|| Handle(handle)))
     }
 }
 
@@ -216,15 +211,17 @@ struct Addresses {
 }
 
 impl Plan {
+    /// Queues the product with an algorithm and scratch memory for it. The memory is this call's own: an algorithm may
+    /// be several kernels, and another thread's product may come between them.
     fn run(
         &self,
-        handle: &Handle,
         device: &Device,
         problem: &Problem,
         at: Addresses,
         algo: &lt::cublasLtMatmulAlgo_t,
-        workspace_bytes: usize,
+        workspace: &Block,
     ) -> Result<()> {
+        let handle = device.blas.handle(device)?;
         let (one, zero) = ([1f64, 1f64], [0f64, 0f64]);
         let (one32, zero32) = (1f32, 0f32);
         let (alpha, beta): (*const c_void, *const c_void) = if problem.elem == Elem::F64 {
@@ -243,7 +240,7 @@ impl Plan {
         // device memory until the stream has passed the product. Operands are swapped, see the module's docs.
         let code = unsafe {
             lt::cublasLtMatmul(
-                handle.handle,
+                handle.0,
                 self.desc.0,
                 alpha,
                 at.b as *const c_void,
@@ -256,8 +253,8 @@ impl Plan {
                 at.out as *mut c_void,
                 self.out.0,
                 algo,
-                handle.workspace.ptr() as *mut c_void,
-                workspace_bytes,
+                workspace.ptr() as *mut c_void,
+                workspace.size_bytes(),
                 device.context.stream().cast(),
             )
         };
@@ -321,7 +318,7 @@ fn plan(device: &'static Device, handle: &Handle, p: &Problem, at: Addresses) ->
     // SAFETY: all descriptors live, and `found` has the length that is passed.
     let code = unsafe {
         lt::cublasLtMatmulAlgoGetHeuristic(
-            handle.handle,
+            handle.0,
             desc.0,
             b.0,
             a.0,
@@ -357,23 +354,28 @@ fn plan(device: &'static Device, handle: &Handle, p: &Problem, at: Addresses) ->
     if work >= TUNE_FROM && usable.len() > 1 && current_pool().is_none() {
         // Longer problems need fewer runs.
         let runs = ((1u128 << 36) / work).clamp(1, 20) as usize;
+        let workspace = device.allocator.alloc(WORKSPACE_BYTES)?;
+        let time = |algo: &lt::cublasLtMatmulAlgo_t, runs: usize| {
+            measure(device, runs, || plan.run(device, p, at, algo, &workspace)).map_err(|e| device.note(e))
+        };
         let mut timed = Vec::with_capacity(usable.len());
         for candidate in &usable {
-            let (algo, bytes) = (candidate.algo, candidate.workspaceSize);
-            timed.push((
-                measure(device, runs, || plan.run(handle, device, p, at, &algo, bytes))?,
-                algo,
-                bytes,
-            ));
+            match time(&candidate.algo, runs) {
+                Ok(us) => timed.push((us, candidate)),
+                Err(dead @ Error::ContextDead { .. }) => return Err(dead),
+                // One that cannot run after all is no candidate.
+                Err(error) => log::debug!("{p:?}: {error}"),
+            }
         }
         timed.sort_by(|a, b| a.0.total_cmp(&b.0));
         timed.truncate(FINALISTS);
-        for (us, algo, bytes) in &mut timed {
-            *us = measure(device, 4 * runs, || plan.run(handle, device, p, at, algo, *bytes))?;
+        for (us, candidate) in &mut timed {
+            *us = time(&candidate.algo, 4 * runs).unwrap_or(f64::INFINITY);
         }
-        let best = timed.iter().min_by(|a, b| a.0.total_cmp(&b.0)).expect("there is a first");
-        (plan.algo, plan.workspace_bytes) = (best.1, best.2);
-        log::debug!("{p:?}: {:.1} us, the best of {}", best.0, usable.len());
+        if let Some((us, best)) = timed.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) {
+            log::debug!("{p:?}: {us:.1} us, the best of {}", usable.len());
+            (plan.algo, plan.workspace_bytes) = (best.algo, best.workspaceSize);
+        }
     }
     Ok(plan)
 }
@@ -424,8 +426,17 @@ pub(crate) fn matmul(a: &CudaTensor, b: &CudaTensor) -> Result<CudaTensor> {
 
 /// `x w + bias` with `x [.., K]`, `w [K, N]`, `bias [N]`.
 pub(crate) fn linear(x: &CudaTensor, w: &CudaTensor, bias: Option<&CudaTensor>) -> Result<CudaTensor> {
+    linear_as("linear", x, w, bias)
+}
+
+fn linear_as(
+    op: &'static str,
+    x: &CudaTensor,
+    w: &CudaTensor,
+    bias: Option<&CudaTensor>,
+) -> Result<CudaTensor> {
     let shape_error = |detail: &str| Error::Shape {
-        op: "linear",
+        op,
         detail: detail.into(),
         shapes: [Some(x), Some(w), bias].iter().flatten().map(|t| t.dims().to_vec()).collect(),
     };
@@ -439,15 +450,15 @@ pub(crate) fn linear(x: &CudaTensor, w: &CudaTensor, bias: Option<&CudaTensor>) 
         if bias.dims() != [*n] {
             return Err(shape_error("the bias must be [N]"));
         }
-        check::same_dtype("linear", &[x, bias])?;
-        check::same_device("linear", &[x, bias])?;
+        check::same_dtype(op, &[x, bias])?;
+        check::same_device(op, &[x, bias])?;
     }
     let mut shape = x.dims().to_vec();
     let rank = shape.len();
     shape[rank - 1] = *n;
     let rows = shape[..rank - 1].iter().product();
     let flat = x.reshape(&[rows, *k])?;
-    product("linear", &flat, w, bias)?.reshape(&shape)
+    product(op, &flat, w, bias)?.reshape(&shape)
 }
 
 /// Gradient of `linear` with respect to `x`: `dy w^T`.
@@ -457,7 +468,7 @@ pub(crate) fn linear_x_backward(w: &CudaTensor, dy: &CudaTensor) -> Result<CudaT
         detail: "the weight must be [K, N]".into(),
         shapes: vec![w.dims().to_vec()],
     })?;
-    linear(dy, &w.with_layout(transposed), None)
+    linear_as("linear_x_backward", dy, &w.with_layout(transposed), None)
 }
 
 /// Gradient of `linear` with respect to the weight: `x^T dy` over all rows, one two-dimensional product.
@@ -529,7 +540,7 @@ fn product(
         {
             let (flat, flat_out) = (a.with_layout(flat), out.reshape(&[rows, n])?);
             if operand(flat.layout(), flat.ptr()).is_some() && operand(b.layout(), b.ptr()).is_some() {
-                batches(&flat, &b, &flat_out, bias.as_ref())?;
+                batches(op, &flat, &b, &flat_out, bias.as_ref())?;
                 return Ok(out);
             }
         }
@@ -540,7 +551,7 @@ fn product(
         dims.extend_from_slice(&t.dims()[rank - 2..]);
         t.with_layout(t.layout().expand(&dims).expect("the leading dimensions were broadcast"))
     };
-    batches(&expand(&a), &expand(&b), &out, bias.as_ref())?;
+    batches(op, &expand(&a), &expand(&b), &out, bias.as_ref())?;
     Ok(out)
 }
 
@@ -551,14 +562,27 @@ fn dense(t: &CudaTensor) -> Result<CudaTensor> {
         None => {
             let copy = t.empty_like("matmul")?;
             elementwise::copy_into(&copy, t)?;
-            Ok(copy)
+            match operand(copy.layout(), copy.ptr()) {
+                Some(_) => Ok(copy),
+                None => Err(Error::Shape {
+                    op: "matmul",
+                    detail: "a dimension of a matrix is beyond cuBLASLt's limit of 2^31 - 1".into(),
+                    shapes: vec![t.dims().to_vec()],
+                }),
+            }
         }
     }
 }
 
 /// Runs products over equal leading dimensions: as one strided batch where the strides allow it, else outer dimensions
 /// one by one.
-fn batches(a: &CudaTensor, b: &CudaTensor, out: &CudaTensor, bias: Option<&CudaTensor>) -> Result<()> {
+fn batches(
+    op: &'static str,
+    a: &CudaTensor,
+    b: &CudaTensor,
+    out: &CudaTensor,
+    bias: Option<&CudaTensor>,
+) -> Result<()> {
     let lead = out.layout().rank() - 2;
     let nest = crate::layout::Nest::new(
         &out.dims()[..lead],
@@ -587,7 +611,8 @@ fn batches(a: &CudaTensor, b: &CudaTensor, out: &CudaTensor, bias: Option<&CudaT
             out: out.ptr().wrapping_add_signed(offset[2] * size),
             bias: bias.map_or(0, |t| t.ptr()),
         };
-        one(a, b, out, batch, if batch == 1 { [0; 3] } else { *strides }, at)?;
+        one(a, b, out, batch, if batch == 1 { [0; 3] } else { *strides }, at)
+            .map_err(|e| e.within(op, &[a, b]))?;
     }
     let read: smallvec::SmallVec<[&CudaTensor; 3]> = [Some(a), Some(b), bias].into_iter().flatten().collect();
     out.device().used(&[out], &read, None);
@@ -640,7 +665,8 @@ fn one(
             made
         }
     };
-    plan.run(handle, device, &problem, at, &plan.algo, plan.workspace_bytes).map_err(|e| device.note(e))
+    let workspace = device.allocator.alloc(plan.workspace_bytes)?;
+    plan.run(device, &problem, at, &plan.algo, &workspace).map_err(|e| device.note(e))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Views: new layouts over the same storage. None of them touches the device.
 
-use burn_backend::Slice;
+use burn_backend::{Slice, TensorMetadata};
 
 use crate::error::{Error, Result};
-use crate::layout::Layout;
+use crate::layout::{Layout, checked_len};
 use crate::tensor::CudaTensor;
 
 fn view(
@@ -45,6 +45,9 @@ pub(crate) fn flip(x: CudaTensor, axes: &[usize]) -> Result<CudaTensor> {
 
 /// Dimensions of size 1 stretched to `shape`.
 pub(crate) fn expand(x: CudaTensor, shape: &[usize]) -> Result<CudaTensor> {
+    if checked_len(shape, x.elem().size_bytes()).is_none() {
+        return Err(Error::TooLarge { op: "expand", shape: shape.to_vec(), dtype: x.dtype() });
+    }
     let layout = x.layout().expand(shape);
     view("expand", x, layout, || format!("cannot be expanded to {shape:?}"))
 }
