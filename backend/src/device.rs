@@ -7,7 +7,7 @@ use burn_backend::{DeviceId, DeviceOps};
 use burn_std::device::Device as BurnDevice;
 
 use crate::compile::CompileStats;
-use crate::driver::context::{Context, DeviceProps, device_count};
+use crate::driver::context::{Context, DeviceProps, device_count, usable_device};
 use crate::driver::event::Event;
 use crate::driver::graph::{Graph, capture_stream, current_pool};
 use crate::driver::is_fatal;
@@ -36,13 +36,16 @@ impl CudaDevice {
 
     /// The number of usable devices, or why there is none: what was looked for, where, and what to do.
     ///
-    /// Checks the driver and also that NVRTC and cuBLASLt can be loaded, since nothing runs without them.
+    /// Checks the driver, that the first device is new enough, and that NVRTC and cuBLASLt can be loaded, since nothing
+    /// runs without them.
     ///
     /// # Errors
-    /// `Error::LibraryMissing`, `Error::LibraryShadowed`, `Error::DriverTooOld`, `Error::NoDevice`.
+    /// `Error::LibraryMissing`, `Error::LibraryShadowed`, `Error::DriverTooOld`, `Error::NoDevice`, `Error::DeviceTooOld`,
+    /// or what the driver reports.
     pub fn availability() -> Result<usize> {
         use crate::driver::library::{Library, load};
         let count = device_count()?;
+        usable_device(0)?;
         load(Library::Nvrtc)?;
         load(Library::CublasLt)?;
         Ok(count)

@@ -85,11 +85,14 @@ fn a_rejected_launch_names_kernel_and_geometry_and_the_device_goes_on() {
 fn running_out_of_memory_is_reported_and_survived() {
     let error = CudaTensor::empty(device(), [1usize << 40], DType::F32, "test").unwrap_err();
     let text = error.to_string();
+    let Error::In { op: "test", source, .. } = &error else { panic!("{text}") };
     assert!(
-        matches!(error, Error::OutOfMemory { requested_bytes, .. } if requested_bytes == 4 << 40),
+        matches!(**source, Error::OutOfMemory { requested_bytes, .. } if requested_bytes == 4 << 40),
         "{text}"
     );
-    assert!(text.contains("cuda:0") && text.contains("4.0 TiB"), "{text}");
+    for part in ["cuda:0", "4.0 TiB", "1099511627776", "F32"] {
+        assert!(text.contains(part), "{part} is missing in: {text}");
+    }
     assert_eq!(read(&tensor(&[5.0])), [5.0]);
     let error =
         CudaTensor::empty(device(), Shape::from(vec![usize::MAX, 2]), DType::F32, "test").unwrap_err();

@@ -42,7 +42,7 @@ pub(crate) fn row_major(shape: &[usize]) -> Strides {
 }
 
 impl Layout {
-    /// The row-major layout of `shape` from offset 0. The caller has checked its size with [`checked_len`].
+    /// The row-major layout of `shape` from offset 0. The caller has checked its size.
     pub fn contiguous(shape: Shape) -> Self {
         let strides = row_major(shape.as_slice());
         Layout { shape, strides, offset: 0 }

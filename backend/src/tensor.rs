@@ -1,7 +1,7 @@
 //! A tensor on a CUDA device: shared storage, a layout over it, and a dtype.
 //!
 //! Clones and views share the storage. An op that would write into storage that others hold writes into a fresh one
-//! instead: [`CudaTensor::is_unique`] is the test, and it is safe because the last owner cannot be cloned behind its
+//! instead: `CudaTensor::is_unique` is the test, and it is safe because the last owner cannot be cloned behind its
 //! back.
 
 use std::sync::Arc;

@@ -65,6 +65,23 @@ pub(crate) fn device_count() -> Result<usize> {
     Ok(count as usize)
 }
 
+/// The driver's handle of device `index`, and what the device is, if Kiln can use it.
+pub(crate) fn usable_device(index: usize) -> Result<(sys::CUdevice, DeviceProps)> {
+    let count = device_count()?;
+    if index >= count {
+        return Err(Error::DeviceIndex { index, count });
+    }
+    let mut device = 0;
+    // SAFETY: `device` is a valid place, `index` was checked.
+    check("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, index as i32) })?;
+    let props = props(device)?;
+    let (major, minor) = props.compute_capability;
+    if major < 8 {
+        return Err(Error::DeviceTooOld { index, name: props.name, major, minor });
+    }
+    Ok((device, props))
+}
+
 /// The primary context of one device and Kiln's stream on it. Lives as long as the process.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -81,18 +98,7 @@ unsafe impl Sync for Context {}
 impl Context {
     /// Retains the primary context of device `index` and makes a stream on it.
     pub(crate) fn new(index: usize) -> Result<(Context, DeviceProps)> {
-        let count = device_count()?;
-        if index >= count {
-            return Err(Error::DeviceIndex { index, count });
-        }
-        let mut device = 0;
-        // SAFETY: `device` is a valid place, `index` was checked.
-        check("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, index as i32) })?;
-        let props = props(device)?;
-        let (major, minor) = props.compute_capability;
-        if major < 8 {
-            return Err(Error::DeviceTooOld { index, name: props.name, major, minor });
-        }
+        let (device, props) = usable_device(index)?;
         let mut context = std::ptr::null_mut();
         // SAFETY: `context` is a valid place and `device` a device of this driver.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;

@@ -151,9 +151,7 @@ fn an_index_out_of_range_poisons_what_depends_on_it() {
     assert_eq!(read(other), Ok(vec![0.0, -1.0, -2.0, -3.0]));
     // What is made of the poisoned value later re-reports the first error.
     faulty(&Cuda::float_mul_scalar(bad, burn_backend::Scalar::Float(2.0)), &parts);
-    let reported = device().sync().expect_err("sync reports the fault").to_string();
-    parts.iter().for_each(|part| assert!(reported.contains(part), "{part:?} is missing in: {reported}"));
-    assert!(device().sync().is_ok(), "a fault is reported once by sync");
+    assert!(device().sync().is_ok(), "sync does not repeat what a read has reported");
     works();
 }
 
