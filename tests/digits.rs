@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::backend::Autodiff;
 use burn::data::dataloader::DataLoader;
+use burn::record::RecorderError;
 use burn::tensor::backend::Backend;
 use burn_flex::{Flex, FlexDevice};
 use flate2::Compression;
@@ -246,7 +247,9 @@ fn steps_from_the_same_weights_reduce_the_loss_and_repeat_exactly() {
     let batches = train::first_batches::<Cpu>(&images, 32, 40, &FlexDevice);
     let weights = train::save_weights(&model(1)).unwrap();
     let run = || {
+        let turn = random_state();
         let model = train::load_weights::<Cpu>(&ModelConfig::new(8), weights.clone(), &FlexDevice).unwrap();
+        drop(turn);
         train::train_steps(model, &batches, 1e-2, &FlexDevice)
     };
     let losses = run();
@@ -273,6 +276,15 @@ fn small_split() -> Split {
     Split { name, train: first(train, 192), test: first(test, 64) }
 }
 
+fn load_checkpoint(
+    config: &RunConfig,
+    folder: &Path,
+    epoch: usize,
+) -> Result<model::Model<Flex>, RecorderError> {
+    let _turn = random_state();
+    train::load_checkpoint::<Cpu>(config, folder, epoch, &FlexDevice)
+}
+
 /// Trains up to `epochs` and returns the scores on the test images, and how many are right.
 fn train_to(folder: &Path, config: &RunConfig, epochs: usize, resume: Option<usize>) -> (Vec<f32>, f64) {
     let _turn = random_state();
@@ -297,7 +309,7 @@ fn a_resumed_run_goes_on_with_the_next_epoch_and_equals_an_unbroken_one() {
     assert_ne!(early, expected);
     assert_eq!(run_folder::checkpoints(&resumed), [2, 1]);
     assert_eq!(run_folder::load_config(&resumed).unwrap(), config);
-    train::load_checkpoint::<Cpu>(&config, &resumed, 2, &FlexDevice).unwrap();
+    load_checkpoint(&config, &resumed, 2).unwrap();
     let epoch_2 = resumed.join("train/epoch-2/Loss.log");
     let before = fs::metadata(&epoch_2).unwrap().modified().unwrap();
     assert_eq!(train_to(&resumed, &config, 4, Some(2)), expected);
@@ -316,7 +328,7 @@ fn a_damaged_checkpoint_and_a_foreign_folder_are_refused() {
     let config = RunConfig::new("digits".into(), ModelConfig::new(8), 1, 64, 2e-3);
     let run = folder("damaged");
     train_to(&run, &config, 1, None);
-    let load = || train::load_checkpoint::<Cpu>(&config, &run, 1, &FlexDevice);
+    let load = || load_checkpoint(&config, &run, 1);
     assert!(load().is_ok());
     for part in ["model", "optim"] {
         let path = run_folder::checkpoint_path(&run, part, 1).with_extension("mpk");

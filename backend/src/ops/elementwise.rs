@@ -116,7 +116,7 @@ ops! {
     /// Of output and output gradient.
     RELU_BACKWARD = "relu_backward": "a <= 0 ? (Compute<B_T>)0 : b";
     /// Of input and output gradient.
-    GELU_BACKWARD = "gelu_backward": "m_gelu_grad<A_T>(a) * b";
+    GELU_BACKWARD = "gelu_backward": "m_gelu_grad(a) * b";
     /// Of output and output gradient.
     SIGMOID_BACKWARD = "sigmoid_backward": "a * (1 - a) * b";
     /// Of input and output gradient.

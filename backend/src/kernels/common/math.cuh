@@ -110,10 +110,10 @@ template <typename T>
 DEV T m_clamp(T x, T low, T high) { const T y = x < low ? low : x; return y > high ? high : y; }
 
 // The standard normal distribution, Phi(x).
-template <typename Storage>
-DEV float m_phi(float x) { return 0.5f * (1.f + erff(x * 0.70710678118654752440f)); }
-template <typename Storage>
-DEV double m_phi(double x) { return 0.5 * (1.0 + erf(x * 0.70710678118654752440)); }
+DEV float m_cdf(float x) { return 0.5f * (1.f + erff(x * 0.70710678118654752440f)); }
+DEV double m_cdf(double x) { return 0.5 * (1.0 + erf(x * 0.70710678118654752440)); }
+template <typename Storage, typename T>
+DEV T m_phi(T x) { return m_cdf(x); }
 // For results that are stored in 16 bits: with erff these kernels would wait for arithmetic, not for memory.
 // Phi(-|x|) = t * 2^(P(t) - x^2 / (2 ln 2)), t = 1 / (1 + |x| / (2 sqrt 2)), P a minimax fit: 1e-5 of the value, everywhere.
 DEV float short_phi(float x) {
@@ -129,15 +129,16 @@ DEV float short_phi(float x) {
     return x < 0.f ? tail : 1.f - tail;
 }
 template <>
-DEV float m_phi<f16>(float x) { return short_phi(x); }
+DEV float m_phi<f16, float>(float x) { return short_phi(x); }
 template <>
-DEV float m_phi<bf16>(float x) { return short_phi(x); }
+DEV float m_phi<bf16, float>(float x) { return short_phi(x); }
 
 template <typename Storage, typename T>
 DEV T m_gelu(T x) { return x * m_phi<Storage>(x); }
-// d/dx x * Phi(x) = Phi(x) + x * phi(x)
-template <typename Storage, typename T>
-DEV T m_gelu_grad(T x) { return m_phi<Storage>(x) + x * (T)0.39894228040143267794 * m_exp((T)-0.5 * x * x); }
+// d/dx x * Phi(x) = Phi(x) + x * phi(x). The two cancel near x = -0.75, so that the short formula would not do; and with
+// one more operand there is time for the long one.
+template <typename T>
+DEV T m_gelu_grad(T x) { return m_cdf(x) + x * (T)0.39894228040143267794 * m_exp((T)-0.5 * x * x); }
 // Never overflows: exp of a number that is not positive.
 template <typename T>
 DEV T m_sigmoid(T x) {
