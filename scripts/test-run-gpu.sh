@@ -31,10 +31,18 @@ STAND_IN
 printf '#!/bin/sh\necho "digits: $*"\nexit "${DIGITS_EXIT:-0}"\n' >"$pack/stage/digits"
 cat >"$pack/compute-sanitizer" <<'STAND_IN'
 #!/usr/bin/env bash
-while [[ $1 != --error-exitcode ]]; do shift; done
-"${@:3}"
+# Options come before the program: those with a value in a word of its own take two.
+code=0
+while [[ $1 == --* ]]; do
+    case $1 in
+        --error-exitcode) code=$2; shift 2 ;;
+        *=*) shift ;;
+        *) shift 2 ;;
+    esac
+done
+"$@"
 echo "========= ERROR SUMMARY: ${SANITIZER_ERRORS:-0} errors"
-[[ ${SANITIZER_ERRORS:-0} == 0 ]] || exit "$2"
+[[ ${SANITIZER_ERRORS:-0} == 0 ]] || exit "$code"
 STAND_IN
 chmod +x "$pack"/stage/tests/gpu "$pack"/stage/kiln-bench "$pack"/stage/digits "$pack/compute-sanitizer"
 tar -C "$pack/stage" -czf "$pack/binaries.tar.gz" tests kiln-bench digits
