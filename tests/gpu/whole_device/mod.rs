@@ -4,4 +4,5 @@
 
 mod capture;
 mod errors;
+mod precision;
 mod random;
