@@ -11,13 +11,6 @@
 //            starts from the combination of the totals before it
 // bound      memory: 2*R*C*sizeof(T) bytes, 3 with more than one chunk
 
-DEV float wrapping_add(float a, float b) { return a + b; }
-DEV double wrapping_add(double a, double b) { return a + b; }
-DEV i64 wrapping_add(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
-DEV float wrapping_mul(float a, float b) { return a * b; }
-DEV double wrapping_mul(double a, double b) { return a * b; }
-DEV i64 wrapping_mul(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
-
 template <typename T_>
 struct Sum {
     typedef Acc<T_> A;

@@ -3,13 +3,13 @@
 use burn_std::DType;
 
 use super::softmax::{Defs, all_aligned, around, pack_len};
-use super::{COMMON_REDUCE, Def, KernelSpec, kernel_file};
+use super::{COMMON_REDUCE, Def, KernelSpec, WRAPPING, kernel_file};
 use crate::driver::launch::Launch;
 use crate::dtype::Elem;
 use crate::error::Result;
 use crate::tensor::CudaTensor;
 
-kernel_file!(CUMULATIVE, "cumulative.cu", [&COMMON_REDUCE]);
+kernel_file!(CUMULATIVE, "cumulative.cu", [&COMMON_REDUCE, &WRAPPING]);
 
 /// An operation, by the name of its struct in `cumulative.cu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Def, KernelSpec, kernel_file};
+use super::{Def, KernelSpec, WRAPPING, kernel_file};
 use crate::compile::Source;
 use crate::driver::launch::{FastDiv, Launch, ScalarArg, kernel_arg};
 use crate::dtype::Elem;
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::layout::{Nest, Strides};
 use crate::tensor::CudaTensor;
 
-kernel_file!(MATH, "common/math.cuh");
+kernel_file!(MATH, "common/math.cuh", [&WRAPPING]);
 kernel_file!(pub(crate) ELEMENTWISE, "elementwise.cu", [&MATH]);
 
 const THREADS: u64 = 256;

@@ -10,57 +10,15 @@
 // bound      memory: y, index, and the part of x that is read
 
 #define THREADS 256
-#define MAX_DIMS 8
-#define OPERANDS 3
-
-// Loops, innermost first; operand 0 is index, 1 is x. (scatter.cu has the same, with operand 2.)
-struct Loops {
-    u32 dims;
-    FastDiv size32[MAX_DIMS];
-    u64 size[MAX_DIMS];
-    i64 stride[MAX_DIMS][OPERANDS];
-};
-// Offsets of the operands at flat index i. OFFSET is i32 when every index and offset stays below 2^31.
-template <typename Offset>
-struct At;
-template <>
-struct At<i32> {
-    i32 index, x;
-    DEV At(const Loops& loops, u64 flat) : index(0), x(0) {
-        u32 i = (u32)flat;
-#pragma unroll
-        for (int d = 0; d < MAX_DIMS; ++d) {
-            if (d == loops.dims) break;
-            const u32 next = loops.size32[d].div(i);
-            const i32 k = i - next * loops.size32[d].divisor;
-            index += k * (i32)loops.stride[d][0];
-            x += k * (i32)loops.stride[d][1];
-            i = next;
-        }
-    }
-};
-template <>
-struct At<i64> {
-    i64 index, x;
-    DEV At(const Loops& loops, u64 i) : index(0), x(0) {
-        for (u32 d = 0; d < loops.dims; ++d) {
-            const u64 next = i / loops.size[d];
-            const i64 k = i - next * loops.size[d];
-            index += k * loops.stride[d][0];
-            x += k * loops.stride[d][1];
-            i = next;
-        }
-    }
-};
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gather(T* y, const T* x, const IDX_T* index, u64 packs, i64 dim_stride, i64 dim_size, const __grid_constant__ Loops loops,
            FaultTable faults) {
     for (u64 j = (u64)blockIdx.x * THREADS + threadIdx.x; j < packs; j += (u64)gridDim.x * THREADS) {
         const At<OFFSET> at(loops, j);
-        const i64 k = checked_index(index[at.index], dim_size, faults);
+        const i64 k = checked_index(index[at.to[0]], dim_size, faults);
         Pack<T, V> pack;
-        pack.load(x + (at.x + k * dim_stride));
+        pack.load(x + (at.to[1] + k * dim_stride));
         pack.store(y + j * V);
     }
 }

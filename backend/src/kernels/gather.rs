@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 
-use super::{Def, KernelSpec, kernel_file};
+use super::{Def, KernelSpec, LOOPS, kernel_file};
 use crate::driver::launch::{FastDiv, Launch, kernel_arg};
 use crate::dtype::Elem;
 use crate::error::Result;
 use crate::layout::{Nest, Strides};
 use crate::tensor::CudaTensor;
 
-kernel_file!(GATHER, "gather.cu");
+kernel_file!(GATHER, "gather.cu", [&LOOPS]);
 
 pub(super) const THREADS: u64 = 256;
 pub(super) const MAX_DIMS: usize = 8;

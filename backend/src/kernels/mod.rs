@@ -55,6 +55,8 @@ pub(crate) use kernel_file;
 
 kernel_file!(PRELUDE, "common/prelude.cuh");
 kernel_file!(pub(crate) COMMON_REDUCE, "common/reduce.cuh");
+kernel_file!(pub(crate) WRAPPING, "common/wrapping.cuh");
+kernel_file!(pub(crate) LOOPS, "common/loops.cuh");
 
 /// The value of a macro.
 #[derive(Debug, Clone, Copy)]

@@ -18,13 +18,6 @@
 // --- operations ------------------------------------------------------------------------------------------------------
 // A: what is accumulated. `step` takes the next element of a thread, in increasing order of index; `combine` joins any two.
 
-DEV float wrapping_add(float a, float b) { return a + b; }
-DEV double wrapping_add(double a, double b) { return a + b; }
-DEV i64 wrapping_add(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
-DEV float wrapping_mul(float a, float b) { return a * b; }
-DEV double wrapping_mul(double a, double b) { return a * b; }
-DEV i64 wrapping_mul(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
-
 template <typename T_>
 struct Values {  // an operation whose result is one value
     template <typename A>

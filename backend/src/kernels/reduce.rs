@@ -4,14 +4,14 @@
 use burn_std::DType;
 use smallvec::SmallVec;
 
-use super::{COMMON_REDUCE, Def, KernelSpec, kernel_file};
+use super::{COMMON_REDUCE, Def, KernelSpec, WRAPPING, kernel_file};
 use crate::driver::launch::{Launch, kernel_arg};
 use crate::dtype::Elem;
 use crate::error::Result;
 use crate::layout::{Layout, Nest, row_major};
 use crate::tensor::CudaTensor;
 
-kernel_file!(REDUCE, "reduce.cu", [&COMMON_REDUCE]);
+kernel_file!(REDUCE, "reduce.cu", [&COMMON_REDUCE, &WRAPPING]);
 
 const THREADS: u64 = 256;
 /// Blocks per multiprocessor to aim at when one row or column block is cut into chunks: two to three waves, so that

@@ -15,50 +15,6 @@
 
 #define THREADS 256
 
-#if defined(CASE_ATOMIC) || defined(CASE_LINES)
-#define MAX_DIMS 8
-#define OPERANDS 3
-
-// Loops, innermost first; operand 0 is index, 1 is x (stride 0 in the indexed dimension), 2 is value.
-struct Loops {
-    u32 dims;
-    FastDiv size32[MAX_DIMS];
-    u64 size[MAX_DIMS];
-    i64 stride[MAX_DIMS][OPERANDS];
-};
-template <typename Offset>
-struct At;
-template <>
-struct At<i32> {
-    i32 to[OPERANDS];
-    DEV At(const Loops& loops, u64 flat) : to{0, 0, 0} {
-        u32 i = (u32)flat;
-#pragma unroll
-        for (int d = 0; d < MAX_DIMS; ++d) {
-            if (d == loops.dims) break;
-            const u32 next = loops.size32[d].div(i);
-            const i32 k = i - next * loops.size32[d].divisor;
-#pragma unroll
-            for (int o = 0; o < OPERANDS; ++o) to[o] += k * (i32)loops.stride[d][o];
-            i = next;
-        }
-    }
-};
-template <>
-struct At<i64> {
-    i64 to[OPERANDS];
-    DEV At(const Loops& loops, u64 i) : to{0, 0, 0} {
-        for (u32 d = 0; d < loops.dims; ++d) {
-            const u64 next = i / loops.size[d];
-            const i64 k = i - next * loops.size[d];
-#pragma unroll
-            for (int o = 0; o < OPERANDS; ++o) to[o] += k * loops.stride[d][o];
-            i = next;
-        }
-    }
-};
-#endif
-
 #ifdef CASE_ATOMIC
 DEV void atomic_add(f32* p, f32 v) { atomicAdd(p, v); }
 DEV void atomic_add(f64* p, f64 v) { atomicAdd(p, v); }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::gather::{Along, LoopsArg, MAX_DIMS, THREADS, blocks, offset_type, strides_without};
-use super::{Def, KernelSpec, kernel_file};
+use super::{Def, KernelSpec, LOOPS, kernel_file};
 use crate::device::Device;
 use crate::driver::launch::{Kernel, Launch, kernel_arg};
 use crate::dtype::Elem;
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::layout::{Nest, Strides};
 use crate::tensor::CudaTensor;
 
-kernel_file!(SCATTER, "scatter.cu");
+kernel_file!(SCATTER, "scatter.cu", [&LOOPS]);
 
 /// How values come together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -33,20 +33,6 @@ DEV double m_atan2(double y, double x) { return atan2(y, x); }
 DEV float m_fmod(float x, float y) { return fmodf(x, y); }
 DEV double m_fmod(double x, double y) { return fmod(x, y); }
 
-// Integers wrap: computed without a sign, where overflow is defined.
-template <typename T>
-DEV T wrapping_add(T a, T b) { return (T)((u64)a + (u64)b); }
-template <typename T>
-DEV T wrapping_sub(T a, T b) { return (T)((u64)a - (u64)b); }
-template <typename T>
-DEV T wrapping_mul(T a, T b) { return (T)((u64)a * (u64)b); }
-DEV float wrapping_add(float a, float b) { return a + b; }
-DEV float wrapping_sub(float a, float b) { return a - b; }
-DEV float wrapping_mul(float a, float b) { return a * b; }
-DEV double wrapping_add(double a, double b) { return a + b; }
-DEV double wrapping_sub(double a, double b) { return a - b; }
-DEV double wrapping_mul(double a, double b) { return a * b; }
-
 // Truncating division. x / 0 is 0, MIN / -1 is MIN: the hardware would give neither, and C++ defines neither.
 template <typename T>
 DEV T m_div(T a, T b) {
