@@ -110,8 +110,15 @@ impl Context {
         Ok((this, props))
     }
 
-    /// Makes this the calling thread's context. Every public entry does so, since other code may have changed it.
+    /// Makes this the calling thread's context. Every public entry does so, since other code may have changed it;
+    /// asking first costs less than setting it again.
     pub(crate) fn make_current(&self) -> Result<()> {
+        let mut current = std::ptr::null_mut();
+        // SAFETY: `current` is a valid place.
+        let status = unsafe { sys::cuCtxGetCurrent(&mut current) };
+        if status == sys::cudaError_enum::CUDA_SUCCESS && current == self.context {
+            return Ok(());
+        }
         // SAFETY: the context is retained for the life of the process.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
     }
