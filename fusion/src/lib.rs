@@ -1,4 +1,22 @@
-//! `Fusion<B>`: a lazy whole-graph compiler for Burn backends.
+//! A lazy whole-graph compiler for Burn backends.
 //!
-//! Nothing is implemented here yet. The crate will capture a Burn program as a graph, optimise it, and replay it on
-//! any backend; code generation comes after that.
+//! [`Fusion<B>`] records what a program does on `B` and runs it when a value is needed: [`capture`]. A recorded trace
+//! is a [`graph::Graph`], pure data; a backend that implements [`GraphCompiler`] may compile it, else it is
+//! interpreted, operation by operation.
+
+#![recursion_limit = "512"]
+
+pub(crate) mod capture;
+pub mod compiler;
+pub mod error;
+pub mod explain;
+pub mod extension;
+pub mod graph;
+mod interpret;
+mod random;
+
+pub use capture::{Budget, Fusion, FusionTensor};
+pub use compiler::{Declined, DrawState, GraphCompiler, Run, Value};
+pub use error::Failure;
+pub use explain::{Cut, Miss, Stats};
+pub use extension::ExtensionOp;
