@@ -13,6 +13,7 @@ mod device;
 mod mnist;
 #[path = "../examples/digits/model.rs"]
 mod model;
+mod recorded;
 #[path = "../examples/digits/renderer.rs"]
 mod renderer;
 #[path = "../examples/digits/run_folder.rs"]
@@ -348,4 +349,38 @@ fn a_damaged_checkpoint_and_a_foreign_folder_are_refused() {
     assert_eq!(fs::read_to_string(other.join("thesis.txt")).unwrap(), "keep me");
     assert!(run_folder::start(&other.join("thesis.txt"), &config).unwrap_err().contains("not a folder"));
     assert!(run_folder::checkpoints(&other).is_empty());
+}
+
+/// The digits training recorded and interpreted: the same bits as on the backend itself, one plan for each kind of
+/// step, whichever thread reads what and when.
+#[test]
+fn a_recorded_training_equals_the_eager_one_step_by_step() {
+    let _random = random_state();
+    Flex::seed(&FlexDevice, 5);
+    let weights = train::save_weights(&ModelConfig::new(8).init::<Cpu>(&FlexDevice)).unwrap();
+    let split = data::digits(1).unwrap();
+    let plan = |name| recorded::Plan {
+        folder: folder(name),
+        weights: weights.clone(),
+        epochs: 3,
+        dropout: 0.0,
+        snapshots: 30,
+    };
+    let eager = recorded::train::<Cpu>(&split, &plan("eager"), &FlexDevice, |_| {});
+    assert_eq!(eager.len(), 30);
+
+    type Recorded = kiln::Fusion<Flex>;
+    Recorded::reset_stats(&FlexDevice);
+    let misses: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let log = misses.clone();
+    let at_step = move |_| log.lock().unwrap().push(Recorded::stats(&FlexDevice).misses.values().sum());
+    let lazy = recorded::train::<Autodiff<Recorded>>(&split, &plan("recorded"), &FlexDevice, at_step);
+    let stats = Recorded::stats(&FlexDevice);
+    let misses = misses.lock().unwrap();
+    println!("{stats}\nmisses before each step: {misses:?}");
+    assert!(lazy == eager, "(loss, weights) differ by {:?}", recorded::largest_difference(&lazy, &eager));
+    // The first step has no optimizer state yet; the second and the two kinds of validation batches are new once.
+    assert_eq!((misses[6], misses[misses.len() - 1]), (2, 4), "{misses:?}");
+    assert!(stats.timeouts <= 1, "{stats}");
+    assert_eq!(stats.failures, 0);
 }

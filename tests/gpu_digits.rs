@@ -11,6 +11,7 @@ mod batch;
 mod data;
 #[path = "../examples/digits/model.rs"]
 mod model;
+mod recorded;
 #[path = "../examples/digits/renderer.rs"]
 mod renderer;
 #[path = "../examples/digits/run_folder.rs"]
@@ -115,4 +116,66 @@ fn a_whole_run_learns_and_leaves_nothing_behind() {
     );
     assert!(accuracy >= 0.97, "{accuracy}");
     assert_eq!(after_two, after_many);
+}
+
+/// The riskiest path: a training step under burn-train's unmodified `SupervisedTraining`, recorded and replayed as one
+/// CUDA graph, with a learning rate, bias corrections and dropout that change at each replay.
+#[test]
+fn a_training_is_replayed_as_one_graph_a_step() {
+    use kiln::Fusion;
+    let _alone = alone();
+    let device = CudaDevice::new(0);
+    let split = data::digits(1).unwrap();
+    Flex::seed(&FlexDevice, 5);
+    let weights = train::save_weights(&ModelConfig::new(8).init::<Autodiff<Flex>>(&FlexDevice)).unwrap();
+    let plan = |name: &str, epochs, snapshots| recorded::Plan {
+        folder: std::env::temp_dir().join(format!("kiln-{name}-{}", std::process::id())),
+        weights: weights.clone(),
+        epochs,
+        dropout: 0.1,
+        snapshots,
+    };
+
+    // The learning rate depends on the number of epochs, so both runs have as many.
+    let epochs = 60;
+    let eager = recorded::train::<Autodiff<Cuda>>(&split, &plan("eager", epochs, 100), &device, |_| {});
+    let lazy =
+        recorded::train::<Autodiff<Fusion<Cuda>>>(&split, &plan("watched", epochs, 100), &device, |_| {});
+    let (loss, weight) = recorded::largest_difference(&lazy, &eager);
+    println!("largest relative difference of 100 steps: losses {loss:e}, weights {weight:e}");
+    println!("{}", Fusion::<Cuda>::stats(&device));
+
+    // Once more without anybody holding old weights, counting launches from the third epoch on.
+    Fusion::<Cuda>::reset_stats(&device);
+    let warm = 2 * recorded::STEPS_PER_EPOCH;
+    let seen: Arc<Mutex<Vec<(kiln::LaunchStats, u64, u64)>>> = Arc::default();
+    let log = seen.clone();
+    let look = move || {
+        let stats = Fusion::<Cuda>::stats(&device);
+        (device.launch_stats().unwrap(), stats.executed, stats.runs())
+    };
+    let at_step = move |step| {
+        if step >= warm {
+            log.lock().unwrap().push(look());
+        }
+    };
+    recorded::train::<Autodiff<Fusion<Cuda>>>(&split, &plan("replayed", epochs, 0), &device, at_step);
+    let seen = seen.lock().unwrap();
+    let stats = Fusion::<Cuda>::stats(&device);
+    let (first, last) = (seen[0], seen[seen.len() - 1]);
+    let (steps, graphs) = (seen.len() - 1, last.0.graphs - first.0.graphs);
+    let kernels = last.0.kernels - first.0.kernels;
+    let validations = (epochs - 3) as u64 * 2;
+    println!(
+        "{steps} training steps and {validations} validation batches after warm-up: {graphs} cuGraphLaunch, {kernels} \
+         eager launches, {} runs by an executable of {}",
+        last.1 - first.1,
+        last.2 - first.2,
+    );
+    println!("{stats}");
+    assert!(loss <= 1e-5 && weight <= 1e-5, "losses {loss:e}, weights {weight:e}");
+    assert!(steps >= 1000);
+    assert_eq!(graphs, steps as u64 + validations);
+    assert_eq!(kernels, 0);
+    assert_eq!((stats.timeouts, stats.failures), (0, 0));
 }

@@ -1,6 +1,7 @@
 //! Devices: the public handle, and the state behind it that lives as long as the process.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use burn_backend::{DeviceId, DeviceOps};
@@ -65,6 +66,18 @@ impl CudaDevice {
     /// As for the first operation on the device.
     pub fn memory_stats(&self) -> Result<MemoryStats> {
         Ok(Device::get(self.index)?.allocator.stats())
+    }
+
+    /// What has been launched on the device.
+    ///
+    /// # Errors
+    /// As for the first operation on the device.
+    pub fn launch_stats(&self) -> Result<LaunchStats> {
+        let device = Device::get(self.index)?;
+        Ok(LaunchStats {
+            kernels: device.launches.load(Ordering::Relaxed),
+            graphs: device.graph_launches.load(Ordering::Relaxed),
+        })
     }
 
     /// What the kernel compiler has done in this process, for all devices.
@@ -150,6 +163,15 @@ impl BurnDevice for CudaDevice {
 
 impl DeviceOps for CudaDevice {}
 
+/// Launches since a device was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LaunchStats {
+    /// Kernels and library products that the host launched one by one; what a capture records is not counted.
+    pub kernels: u64,
+    /// CUDA graphs launched (`cuGraphLaunch`).
+    pub graphs: u64,
+}
+
 /// The state of one device.
 pub(crate) struct Device {
     pub(crate) index: usize,
@@ -164,6 +186,8 @@ pub(crate) struct Device {
     pub(crate) faults: Faults,
     pub(crate) random: RandomState,
     pub(crate) blas: Blas,
+    launches: AtomicU64,
+    graph_launches: AtomicU64,
     /// The error that made the context unusable.
     dead: OnceLock<Error>,
 }
@@ -228,6 +252,8 @@ impl Device {
             faults: Faults::new(table as usize),
             random: RandomState::default(),
             blas: Blas::default(),
+            launches: AtomicU64::new(0),
+            graph_launches: AtomicU64::new(0),
             dead: OnceLock::new(),
             props,
         })))
@@ -242,6 +268,18 @@ impl Device {
             return Err(Error::ContextDead { index: self.index, cause: Box::new(cause.clone()) });
         }
         self.context.make_current().map_err(|e| self.note(e))
+    }
+
+    /// Counts a launch, unless it is only recorded.
+    #[inline]
+    pub(crate) fn count_launch(&self) {
+        if current_pool().is_none() {
+            self.launches.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count_graph_launch(&self) {
+        self.graph_launches.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Remembers an error after which the context cannot be used, and says so.

@@ -14,6 +14,7 @@ mod driver;
 mod dtype;
 mod error;
 mod faults;
+mod fusion;
 #[cfg(all(test, feature = "gpu"))]
 mod gpu_tests;
 mod kernels;
@@ -24,7 +25,7 @@ pub mod tensor;
 
 pub use burn::Cuda;
 pub use compile::CompileStats;
-pub use device::CudaDevice;
+pub use device::{CudaDevice, LaunchStats};
 pub use driver::context::DeviceProps;
 pub use driver::event::Event;
 pub use driver::graph::Graph;

@@ -108,9 +108,9 @@ pub trait GraphCompiler: Backend {
     /// What [`GraphCompiler::compile`] makes of a graph; `()` for a backend that only interprets.
     type Executable: Send + Sync + 'static;
 
-    /// Makes an executable of a graph that has run `runs` times before, or `None` to interpret it this time. Asked
-    /// before each run until it has given one.
-    fn compile(_device: &Self::Device, _graph: &Arc<Graph>, _runs: u64) -> Option<Self::Executable> {
+    /// Makes an executable of a graph, or `None` to interpret it this time. Asked before each run until it has given
+    /// one.
+    fn compile(_device: &Self::Device, _history: &History) -> Option<Self::Executable> {
         None
     }
 
@@ -167,6 +167,18 @@ fn host_draw(
         Ok(data) => data,
         Err(error) => panic!("random: {error}"),
     }
+}
+
+/// A graph and what its runs have shown.
+#[derive(Debug, Clone)]
+pub struct History {
+    /// The graph.
+    pub graph: Arc<Graph>,
+    /// How often it has run.
+    pub runs: u64,
+    /// Pairs of an output and an input, by their positions in [`Graph::outputs`] and [`Graph::inputs`]: what a run gave
+    /// as the one was the other in a later run. No output and no input occurs twice.
+    pub carried: Vec<(u32, u32)>,
 }
 
 /// Why an executable does not run this time.

@@ -88,7 +88,10 @@ impl Stats {
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Stats { recorded, followed, ran, hits, executed, donated, .. } = self;
-        writeln!(f, "operations recorded {recorded}, of which {followed} followed a known sequence; run {ran}")?;
+        writeln!(
+            f,
+            "operations recorded {recorded}, of which {followed} followed a known sequence; run {ran}"
+        )?;
         let misses: u64 = self.misses.values().sum();
         writeln!(f, "traces run {}: {hits} hits, {misses} misses; {executed} by an executable", self.runs())?;
         for (cut, count) in &self.cuts {

@@ -19,7 +19,6 @@ type Outcome<B> = Result<Value<B>, Arc<Failure>>;
 
 /// The values of a run, each until it has been read for the last time.
 pub(crate) struct Env<'a, B: GraphCompiler> {
-    graph: &'a Graph,
     values: Vec<Option<Outcome<B>>>,
     /// Reads that are left.
     uses: Vec<u32>,
@@ -31,14 +30,9 @@ pub(crate) struct Env<'a, B: GraphCompiler> {
 }
 
 impl<'a, B: GraphCompiler> Env<'a, B> {
-    pub(crate) fn new(
-        graph: &'a Graph,
-        uses: &[u32],
-        scalars: &'a [Scalar],
-        draws: &'a [DrawState],
-    ) -> Self {
+    pub(crate) fn new(graph: &'a Graph, uses: &[u32], scalars: &'a [Scalar], draws: &'a [DrawState]) -> Self {
         let values = graph.values.iter().map(|_| None).collect();
-        Env { graph, values, uses: uses.to_vec(), scalars, draws, any_failed: false, reads: 0 }
+        Env { values, uses: uses.to_vec(), scalars, draws, any_failed: false, reads: 0 }
     }
 
     /// Gives a value; one that nobody will read is dropped.
@@ -160,6 +154,37 @@ pub(crate) fn interpret<B: GraphCompiler>(
     failures
 }
 
+/// Runs a graph on a backend and returns its outputs.
+///
+/// # Errors
+/// The first failure that an output depends on.
+///
+/// # Panics
+/// If there are fewer inputs, scalars or draws than the graph has.
+pub fn interpret_graph<B: GraphCompiler>(
+    graph: &Graph,
+    inputs: Vec<Value<B>>,
+    scalars: &[Scalar],
+    draws: &[DrawState],
+) -> Result<Vec<Value<B>>, Arc<Failure>> {
+    let ids: Vec<ValueId> = graph.inputs().collect();
+    assert!(ids.len() == inputs.len() && graph.scalars as usize <= scalars.len(), "a value for each input");
+    assert!(graph.draws as usize <= draws.len(), "a state for each draw");
+    let mut outputs: Vec<Option<Outcome<B>>> = graph.outputs.iter().map(|_| None).collect();
+    let mut env = Env::new(graph, &graph.uses(), scalars, draws);
+    let mut keep = |value: ValueId, outcome: &Outcome<B>| {
+        if let Ok(position) = graph.outputs.binary_search(&value) {
+            outputs[position] = Some(outcome.clone());
+        }
+    };
+    for (id, input) in ids.into_iter().zip(inputs) {
+        keep(id, &Ok(input.clone()));
+        env.set(id, Ok(input));
+    }
+    interpret(graph, &vec![true; graph.nodes.len()], &mut env, keep);
+    outputs.into_iter().map(|output| output.expect("each output is a value of the graph")).collect()
+}
+
 fn message(payload: Box<dyn std::any::Any + Send>) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| text.to_string());
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
@@ -178,34 +203,70 @@ fn failure(graph: &Graph, position: usize, message: String) -> Failure {
 
 /// An argument for the backend, from the field of an operation, by its tag.
 macro_rules! argument {
-    (F, $env:ident, $field:ident) => { $env.float(*$field) };
-    (I, $env:ident, $field:ident) => { $env.int(*$field) };
-    (B, $env:ident, $field:ident) => { $env.bool(*$field) };
-    (Q, $env:ident, $field:ident) => { $env.quantized(*$field) };
-    (OptF, $env:ident, $field:ident) => { $field.map(|value| $env.float(value)) };
-    (OptB, $env:ident, $field:ident) => { $field.map(|value| $env.bool(value)) };
-    (VecF, $env:ident, $field:ident) => { $field.iter().map(|value| $env.float(*value)).collect() };
-    (VecI, $env:ident, $field:ident) => { $field.iter().map(|value| $env.int(*value)).collect() };
-    (VecB, $env:ident, $field:ident) => { $field.iter().map(|value| $env.bool(*value)).collect() };
-    (VecQ, $env:ident, $field:ident) => { $field.iter().map(|value| $env.quantized(*value)).collect() };
+    (F, $env:ident, $field:ident) => {
+        $env.float(*$field)
+    };
+    (I, $env:ident, $field:ident) => {
+        $env.int(*$field)
+    };
+    (B, $env:ident, $field:ident) => {
+        $env.bool(*$field)
+    };
+    (Q, $env:ident, $field:ident) => {
+        $env.quantized(*$field)
+    };
+    (OptF, $env:ident, $field:ident) => {
+        $field.map(|value| $env.float(value))
+    };
+    (OptB, $env:ident, $field:ident) => {
+        $field.map(|value| $env.bool(value))
+    };
+    (VecF, $env:ident, $field:ident) => {
+        $field.iter().map(|value| $env.float(*value)).collect()
+    };
+    (VecI, $env:ident, $field:ident) => {
+        $field.iter().map(|value| $env.int(*value)).collect()
+    };
+    (VecB, $env:ident, $field:ident) => {
+        $field.iter().map(|value| $env.bool(*value)).collect()
+    };
+    (VecQ, $env:ident, $field:ident) => {
+        $field.iter().map(|value| $env.quantized(*value)).collect()
+    };
     (Prim, $env:ident, $field:ident) => {
         match *$field {
             PrimId::Float(value) => TensorPrimitive::Float($env.float(value)),
             PrimId::Quantized(value) => TensorPrimitive::QFloat($env.quantized(value)),
         }
     };
-    (QParams, $env:ident, $field:ident) => { QuantizationParametersPrimitive { scales: $env.float(*$field) } };
-    (Scalar, $env:ident, $field:ident) => { $env.scalar(*$field) };
-    (Device, $env:ident, $field:ident) => { &<B::Device as DeviceTrait>::from_id(*$field) };
-    ($tag:ident, $env:ident, $field:ident) => { Attribute::arg($field) };
+    (QParams, $env:ident, $field:ident) => {
+        QuantizationParametersPrimitive { scales: $env.float(*$field) }
+    };
+    (Scalar, $env:ident, $field:ident) => {
+        $env.scalar(*$field)
+    };
+    (Device, $env:ident, $field:ident) => {
+        &<B::Device as DeviceTrait>::from_id(*$field)
+    };
+    ($tag:ident, $env:ident, $field:ident) => {
+        Attribute::arg($field)
+    };
 }
 
 /// The values of a result, by its tag.
 macro_rules! results {
-    (F, $result:expr) => { smallvec![Value::Float($result)] };
-    (I, $result:expr) => { smallvec![Value::Int($result)] };
-    (B, $result:expr) => { smallvec![Value::Bool($result)] };
-    (Q, $result:expr) => { smallvec![Value::Quantized($result)] };
+    (F, $result:expr) => {
+        smallvec![Value::Float($result)]
+    };
+    (I, $result:expr) => {
+        smallvec![Value::Int($result)]
+    };
+    (B, $result:expr) => {
+        smallvec![Value::Bool($result)]
+    };
+    (Q, $result:expr) => {
+        smallvec![Value::Quantized($result)]
+    };
     (Prim, $result:expr) => {
         match $result {
             TensorPrimitive::Float(tensor) => smallvec![Value::Float(tensor)],
@@ -236,8 +297,12 @@ macro_rules! results {
         let result = $result;
         smallvec![Value::Float(result.output), Value::Int(result.indices)]
     }};
-    (MaxPool1dGrad, $result:expr) => { smallvec![Value::Float($result.x_grad)] };
-    (MaxPool2dGrad, $result:expr) => { smallvec![Value::Float($result.x_grad)] };
+    (MaxPool1dGrad, $result:expr) => {
+        smallvec![Value::Float($result.x_grad)]
+    };
+    (MaxPool2dGrad, $result:expr) => {
+        smallvec![Value::Float($result.x_grad)]
+    };
     (DeformGrad, $result:expr) => {{
         let result = $result;
         let present = [Some(result.x_grad), Some(result.offset_grad), Some(result.weight_grad)];

@@ -16,7 +16,8 @@ mod interpret;
 mod random;
 
 pub use capture::{Budget, Fusion, FusionTensor};
-pub use compiler::{Declined, DrawState, GraphCompiler, Run, Value};
+pub use compiler::{Declined, DrawState, GraphCompiler, History, Run, Value};
 pub use error::Failure;
 pub use explain::{Cut, Miss, Stats};
 pub use extension::ExtensionOp;
+pub use interpret::interpret_graph;

@@ -29,7 +29,7 @@ pub struct Cuda;
 
 /// Burn's methods return no `Result`: what the host detects becomes a panic that names device, op, shapes and dtypes.
 #[track_caller]
-fn done<T>(device: usize, result: Result<T>) -> T {
+pub(crate) fn done<T>(device: usize, result: Result<T>) -> T {
     match result {
         Ok(value) => value,
         Err(error) => panic!("cuda:{device}: {error}"),

@@ -161,6 +161,15 @@ impl Context {
         })
     }
 
+    /// Queues a copy on the device.
+    ///
+    /// # Safety
+    /// Both ranges hold `bytes` bytes of live device memory and do not overlap.
+    pub(crate) unsafe fn copy_on_device(&self, target: u64, source: u64, bytes: usize) -> Result<()> {
+        // SAFETY: the caller vouches for both ranges.
+        check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, bytes, self.stream()) })
+    }
+
     /// Queues zeros over a range.
     ///
     /// # Safety

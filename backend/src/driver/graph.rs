@@ -204,6 +204,7 @@ impl Graph {
         // SAFETY: the executable graph lives, and so does all memory that it uses (module docs).
         let status = unsafe { sys::cuGraphLaunch(self.exec, stream) };
         check("cuGraphLaunch", status).map_err(|e| self.device.note(e))?;
+        self.device.count_graph_launch();
         // What the graph writes depends on what it reads now, and on its own operations.
         let own = self.kept.tickets.iter().map(|&ticket| Range { first: ticket, last: ticket });
         let read = self.kept.storages.iter().map(|storage| faults.prune(storage.faults()));

@@ -8,7 +8,7 @@
 use cudarc::driver::sys;
 use smallvec::SmallVec;
 
-use super::check;
+use super::{check, params};
 use crate::device::Device;
 use crate::dtype::Elem;
 use crate::error::{Error, Result};
@@ -58,8 +58,13 @@ pub(crate) struct ScalarArg {
 
 impl ScalarArg {
     /// A scalar for a kernel whose scalars have the compute type of `elem`.
+    ///
+    /// While a plan is captured, a scalar that stands for one of its parameters becomes that parameter's slot.
     pub(crate) fn value(elem: Elem, value: burn_backend::Scalar) -> Self {
-        ScalarArg { bits: elem.scalar_bits(value), slot: 0 }
+        match params::slot(elem, value) {
+            Some(slot) => ScalarArg { bits: 0, slot },
+            None => ScalarArg { bits: elem.scalar_bits(value), slot: 0 },
+        }
     }
 
     /// A scalar whose 8 bytes are given as they are.
@@ -67,10 +72,6 @@ impl ScalarArg {
         ScalarArg { bits, slot: 0 }
     }
 
-    #[cfg_attr(
-        not(all(test, feature = "gpu")),
-        expect(dead_code, reason = "for captured plans, whose scalars change between replays")
-    )]
     /// The scalar in the 8 bytes at device address `slot`, which must outlive every run of the kernel.
     pub(crate) fn slot(slot: u64) -> Self {
         ScalarArg { bits: 0, slot }
@@ -250,6 +251,7 @@ impl<'a> Launch<'a> {
                 self.written.iter().chain(&self.read).copied().collect();
             return Err(error.within(self.op, &tensors));
         }
+        self.device.count_launch();
         self.device.used(&self.written, &self.read, table);
         Ok(())
     }

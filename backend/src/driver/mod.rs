@@ -10,6 +10,7 @@ pub(crate) mod event;
 pub(crate) mod graph;
 pub(crate) mod launch;
 pub(crate) mod library;
+pub(crate) mod params;
 
 use cudarc::driver::sys;
 

@@ -12,6 +12,7 @@ use crate::device::Device;
 use crate::driver::graph;
 use crate::error::{Error, Result};
 use crate::memory::staging::{PinnedDriver, Staging};
+use crate::ops::elementwise;
 use crate::tensor::CudaTensor;
 
 /// Bytes of one piece: large enough to reach the bus's speed, small enough to overlap.
@@ -60,6 +61,58 @@ pub(crate) fn from_data(data: TensorData, device: &'static Device, op: &'static 
     }
     device.used(&[&out], &[], None);
     Ok(out)
+}
+
+/// Writes 8-byte words to the beginning of a tensor; returns before the device has them.
+///
+/// # Errors
+/// `Error::Argument` if the tensor holds fewer bytes; a driver error.
+#[allow(unsafe_code)]
+pub(crate) fn upload_words(target: &CudaTensor, words: &[u64]) -> Result<()> {
+    let bytes: &[u8] = bytemuck::cast_slice(words);
+    if bytes.len() > target.len() * target.elem().size_bytes() || !target.layout().is_contiguous() {
+        let detail = format!("{} bytes do not fit a tensor of {:?}", bytes.len(), target.dims());
+        return Err(Error::Argument { op: "upload", detail });
+    }
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let device = target.device();
+    device.enter()?;
+    let staging = device.staging.take(bytes.len())?;
+    // SAFETY: the buffer holds at least this many bytes and nobody else uses it.
+    unsafe { staging.as_mut_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    // SAFETY: both ranges are this long; the staging buffer is handed out again only after its ticket has passed.
+    let copied = unsafe { device.context.copy_to_device(target.ptr(), staging.as_mut_ptr(), bytes.len()) };
+    copied.map_err(|e| device.note(e))?;
+    let ticket = device.timeline.record().map_err(|e| device.note(e))?;
+    staging.retire(ticket);
+    device.used(&[target], &[], None);
+    Ok(())
+}
+
+/// Copies `source` over `target` of the same shape and dtype; without a kernel where both are contiguous.
+///
+/// # Errors
+/// `Error::Shape`, `Error::Launch`, a driver error.
+#[allow(unsafe_code)]
+pub(crate) fn copy(target: &CudaTensor, source: &CudaTensor) -> Result<()> {
+    let plain = target.layout().is_contiguous() && source.layout().is_contiguous();
+    if !plain || target.dims() != source.dims() || target.dtype() != source.dtype() {
+        return elementwise::copy_into(target, source);
+    }
+    if source.is_empty() || source.ptr() == target.ptr() {
+        return Ok(());
+    }
+    let device = target.device();
+    device.enter()?;
+    let bytes = source.len() * source.elem().size_bytes();
+    // SAFETY: contiguous tensors cover exactly these ranges of live storages; two tensors that overlap without being
+    // the same do not reach this, since callers copy between storages.
+    unsafe { device.context.copy_on_device(target.ptr(), source.ptr(), bytes) }
+        .map_err(|e| device.note(e))?;
+    device.used(&[target], &[source], None);
+    Ok(())
 }
 
 /// The tensor's elements; waits for the device.

@@ -260,6 +260,7 @@ impl Plan {
                 device.context.stream().cast(),
             )
         };
+        device.count_launch();
         status("cublasLtMatmul", code)
     }
 }

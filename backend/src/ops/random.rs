@@ -13,6 +13,7 @@ use crate::driver::launch::ScalarArg;
 use crate::dtype::Elem;
 use crate::error::{Error, Result};
 use crate::kernels::random::{self as kernel, Case, counters};
+use crate::layout::checked_len;
 use crate::tensor::CudaTensor;
 
 /// Where a device's random numbers stand.
@@ -62,11 +63,36 @@ pub(crate) fn random(
     distribution: Distribution,
     dtype: DType,
 ) -> Result<CudaTensor> {
+    // Numbers are taken only for what can be drawn.
+    case(Elem::of(OP, dtype)?, distribution, dtype)?;
+    let (seed, offset) = reserve(device, dtype, checked_len(shape.as_slice(), 1).unwrap_or(0))?;
+    random_at(device, shape, distribution, dtype, ScalarArg::bits(seed), ScalarArg::bits(offset))
+}
+
+/// The seed, and the first of the counters that `len` elements use up; nobody else will get them.
+///
+/// # Errors
+/// `Error::DType` for a dtype that has no random numbers.
+pub(crate) fn reserve(device: &Device, dtype: DType, len: usize) -> Result<(u64, u64)> {
+    Ok(device.random.take(counters(Elem::of(OP, dtype)?, len)))
+}
+
+/// As [`random`], with numbers that were reserved before.
+///
+/// # Errors
+/// As for [`random`].
+pub(crate) fn random_at(
+    device: &'static Device,
+    shape: Shape,
+    distribution: Distribution,
+    dtype: DType,
+    seed: ScalarArg,
+    offset: ScalarArg,
+) -> Result<CudaTensor> {
     let case = case(Elem::of(OP, dtype)?, distribution, dtype)?;
     let y = CudaTensor::empty(device, shape, dtype, OP)?;
     if !y.is_empty() {
-        let (seed, offset) = device.random.take(counters(y.elem(), y.len()));
-        kernel::random(&y, case, ScalarArg::bits(seed), ScalarArg::bits(0), offset)?;
+        kernel::random(&y, case, seed, offset, 0)?;
     }
     Ok(y)
 }

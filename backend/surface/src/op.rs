@@ -186,7 +186,8 @@ impl Bitwise for Distribution {
 impl Bitwise for AttentionModuleOptions {
     fn words(&self) -> [u64; 6] {
         let Self { scale, softcap, is_causal } = *self;
-        let flags = u64::from(scale.is_some()) | u64::from(softcap.is_some()) << 1 | u64::from(is_causal) << 2;
+        let flags =
+            u64::from(scale.is_some()) | u64::from(softcap.is_some()) << 1 | u64::from(is_causal) << 2;
         [flags, scale.unwrap_or(0.0).to_bits(), softcap.unwrap_or(0.0).to_bits(), 0, 0, 0]
     }
 }
@@ -323,6 +324,7 @@ attributes! {
 }
 
 /// The type of a field by its tag; the module's table in code.
+#[rustfmt::skip]
 macro_rules! field {
     (F) => { ValueId };
     (I) => { ValueId };
@@ -368,6 +370,7 @@ macro_rules! field {
 }
 
 /// The kinds of what an operation gives, by the tag of its result.
+#[rustfmt::skip]
 macro_rules! kinds {
     (F) => { &[Kind::Float] };
     (I) => { &[Kind::Int] };

@@ -567,6 +567,7 @@ macro_rules! with_backend_methods {
 /// Burn's type of an argument with the given tag, for a backend.
 ///
 /// `arg_type!(RefF, B)` is `&FloatTensor<B>`. Lifetimes are elided, so the macro fits the signature of a method.
+#[rustfmt::skip]
 #[macro_export]
 macro_rules! arg_type {
     (F, $b:ty) => { $crate::burn::FloatTensor<$b> };
@@ -619,6 +620,7 @@ macro_rules! arg_type {
 }
 
 /// Burn's type of a result with the given tag, for a backend.
+#[rustfmt::skip]
 #[macro_export]
 macro_rules! ret_type {
     (F, $b:ty) => { $crate::burn::FloatTensor<$b> };

@@ -118,6 +118,7 @@ fn a_backend_expanded_from_the_table_computes() {
     let data = burn_backend::try_read_sync(Delegate::float_into_data(sub)).unwrap().unwrap();
     assert_eq!(data, TensorData::from([[-2.0f32, 0.0, 2.0]]));
 
-    let pooled = Delegate::max_pool1d_with_indices(Delegate::float_reshape(x, [1, 1, 3].into()), 2, 1, 0, 1, false);
+    let pooled =
+        Delegate::max_pool1d_with_indices(Delegate::float_reshape(x, [1, 1, 3].into()), 2, 1, 0, 1, false);
     assert_eq!(pooled.indices.shape(), [1, 1, 2].into());
 }

@@ -5,14 +5,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn_backend::quantization::QuantizationParametersPrimitive;
 use burn_backend::{TensorMetadata, TensorPrimitive};
-use burn_std::device::Device as _;
 use burn_flex::Flex;
-use kiln_surface::arguments::{Case, UNSUPPORTED_BY_FLEX, arguments};
+use burn_std::device::Device as _;
+use kiln_surface::arguments::{Case, Rng, UNSUPPORTED_BY_FLEX, arguments};
 use kiln_surface::burn::*;
-use kiln_surface::{Attribute, Kind, Meta, Op, PrimId, ValueId, infer, with_backend_methods};
+use kiln_surface::{
+    Attribute, Cost, Kind, Meta, Op, PrimId, ValueId, cost, infer, is_view, with_backend_methods,
+};
 
 /// Seeds tried for each operation.
-const SEEDS: u64 = 600;
+const SEEDS: u64 = 100;
 
 /// Operations that burn-flex cannot run on a tensor without elements, because it has no element to start from or
 /// divides by a size.
@@ -81,6 +83,7 @@ impl Tensor {
 }
 
 /// The argument for a field: `values` and `scalars` hold what the case names by number.
+#[rustfmt::skip]
 macro_rules! argument {
     (F, $field:ident, $values:ident, $scalars:ident) => { $values($field).float() };
     (I, $field:ident, $values:ident, $scalars:ident) => { $values($field).int() };
@@ -108,6 +111,7 @@ macro_rules! argument {
 }
 
 /// The tensors of a result.
+#[rustfmt::skip]
 macro_rules! results {
     (F, $out:expr) => { vec![Tensor::Float($out)] };
     (I, $out:expr) => { vec![Tensor::Int($out)] };
@@ -213,7 +217,12 @@ fn infer_gives_what_flex_gives() {
                 assert_eq!(*meta, input.meta, "{name}: an input is not as the case says");
             }
             let inferred = infer(&case.op, &|value| &metas[value.0 as usize]);
-            let run = AssertUnwindSafe(|| run(&case.op, &|value| inputs[value.0 as usize].clone(), &case.scalars));
+            let run =
+                AssertUnwindSafe(|| run(&case.op, &|value| inputs[value.0 as usize].clone(), &case.scalars));
+            if let Ok(outputs) = &inferred {
+                let cost = cost(&case.op, &|value| &metas[value.0 as usize], outputs);
+                assert!(!is_view(&case.op) || cost == Cost::default(), "{name}: a view costs nothing");
+            }
             CALLING_FLEX.set(true);
             let outputs = catch_unwind(run);
             CALLING_FLEX.set(false);
@@ -225,7 +234,10 @@ fn infer_gives_what_flex_gives() {
                         outputs[0].dtype = metas[0].dtype;
                     }
                     if outputs[..] != inferred[..] || kinds != case.op.outputs() {
-                        wrong.push(format!("{:?} {metas:?}\n    gives {outputs:?}\n    infer {inferred:?}", case.op));
+                        wrong.push(format!(
+                            "{:?} {metas:?}\n    gives {outputs:?}\n    infer {inferred:?}",
+                            case.op
+                        ));
                     }
                 }
                 (Ok(outputs), Err(error)) => {
@@ -264,4 +276,33 @@ fn an_op_names_its_operands_in_order() {
             assert_eq!(case.op.name(), *name);
         }
     }
+}
+
+#[test]
+fn infer_refuses_nonsense_without_a_panic() {
+    let mut rng = Rng::new(1);
+    let mut refused = 0;
+    for name in Op::NAMES {
+        for seed in 0..SEEDS {
+            let case = arguments(name, seed).expect("every operation has arguments");
+            let mut metas: Vec<Meta> = case.inputs.into_iter().map(|input| input.meta).collect();
+            for meta in &mut metas {
+                match rng.below(3) {
+                    0 => {}
+                    1 => {
+                        let sizes = [0, 1, 2, 3, 8, 1 << 31, 1 << 62, usize::MAX];
+                        let rank = rng.below(6);
+                        meta.shape = (0..rank).map(|_| rng.pick(&sizes)).collect::<Vec<_>>().into();
+                    }
+                    _ if !meta.shape.is_empty() => {
+                        let dim = rng.below(meta.shape.rank());
+                        meta.shape[dim] = rng.pick(&[0, 1, 5, usize::MAX]);
+                    }
+                    _ => {}
+                }
+            }
+            refused += usize::from(infer(&case.op, &|value| &metas[value.0 as usize]).is_err());
+        }
+    }
+    assert!(refused > 1000, "only {refused} of the cases were nonsense");
 }

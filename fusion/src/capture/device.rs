@@ -52,7 +52,8 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static DEVICES: Mutex<Option<HashMap<(TypeId, DeviceId), &'static (dyn Any + Send + Sync)>>> = Mutex::new(None);
+static DEVICES: Mutex<Option<HashMap<(TypeId, DeviceId), &'static (dyn Any + Send + Sync)>>> =
+    Mutex::new(None);
 
 impl<B: GraphCompiler> DeviceState<B> {
     /// The state of `device`, made at first use.

@@ -14,52 +14,114 @@ use crate::error::Failure;
 
 /// Shows an argument's tensors or device to the site.
 macro_rules! place {
-    (F, $site:ident, $arg:ident) => { $site.operand(&$arg) };
-    (I, $site:ident, $arg:ident) => { $site.operand(&$arg) };
-    (B, $site:ident, $arg:ident) => { $site.operand(&$arg) };
-    (Q, $site:ident, $arg:ident) => { $site.operand(&$arg) };
-    (OptF, $site:ident, $arg:ident) => { $arg.iter().for_each(|tensor| $site.operand(tensor)) };
-    (OptB, $site:ident, $arg:ident) => { $arg.iter().for_each(|tensor| $site.operand(tensor)) };
-    (VecF, $site:ident, $arg:ident) => { $arg.iter().for_each(|tensor| $site.operand(tensor)) };
-    (VecI, $site:ident, $arg:ident) => { $arg.iter().for_each(|tensor| $site.operand(tensor)) };
-    (VecB, $site:ident, $arg:ident) => { $arg.iter().for_each(|tensor| $site.operand(tensor)) };
-    (VecQ, $site:ident, $arg:ident) => { $arg.iter().for_each(|tensor| $site.operand(tensor)) };
-    (Prim, $site:ident, $arg:ident) => { $site.operand(tensor_of(&$arg)) };
-    (QParams, $site:ident, $arg:ident) => { $site.operand(&$arg.scales) };
-    (Device, $site:ident, $arg:ident) => { $site.device($arg) };
+    (F, $site:ident, $arg:ident) => {
+        $site.operand(&$arg)
+    };
+    (I, $site:ident, $arg:ident) => {
+        $site.operand(&$arg)
+    };
+    (B, $site:ident, $arg:ident) => {
+        $site.operand(&$arg)
+    };
+    (Q, $site:ident, $arg:ident) => {
+        $site.operand(&$arg)
+    };
+    (OptF, $site:ident, $arg:ident) => {
+        $arg.iter().for_each(|tensor| $site.operand(tensor))
+    };
+    (OptB, $site:ident, $arg:ident) => {
+        $arg.iter().for_each(|tensor| $site.operand(tensor))
+    };
+    (VecF, $site:ident, $arg:ident) => {
+        $arg.iter().for_each(|tensor| $site.operand(tensor))
+    };
+    (VecI, $site:ident, $arg:ident) => {
+        $arg.iter().for_each(|tensor| $site.operand(tensor))
+    };
+    (VecB, $site:ident, $arg:ident) => {
+        $arg.iter().for_each(|tensor| $site.operand(tensor))
+    };
+    (VecQ, $site:ident, $arg:ident) => {
+        $arg.iter().for_each(|tensor| $site.operand(tensor))
+    };
+    (Prim, $site:ident, $arg:ident) => {
+        $site.operand(tensor_of(&$arg))
+    };
+    (QParams, $site:ident, $arg:ident) => {
+        $site.operand(&$arg.scales)
+    };
+    (Device, $site:ident, $arg:ident) => {
+        $site.device($arg)
+    };
     ($tag:ident, $site:ident, $arg:ident) => {};
 }
 
 /// The field of an operation, for an argument.
 macro_rules! field {
-    (F, $r:ident, $arg:ident) => { $r.tensor(&$arg) };
-    (I, $r:ident, $arg:ident) => { $r.tensor(&$arg) };
-    (B, $r:ident, $arg:ident) => { $r.tensor(&$arg) };
-    (Q, $r:ident, $arg:ident) => { $r.tensor(&$arg) };
-    (OptF, $r:ident, $arg:ident) => { $arg.as_ref().map(|tensor| $r.tensor(tensor)) };
-    (OptB, $r:ident, $arg:ident) => { $arg.as_ref().map(|tensor| $r.tensor(tensor)) };
-    (VecF, $r:ident, $arg:ident) => { $arg.iter().map(|tensor| $r.tensor(tensor)).collect() };
-    (VecI, $r:ident, $arg:ident) => { $arg.iter().map(|tensor| $r.tensor(tensor)).collect() };
-    (VecB, $r:ident, $arg:ident) => { $arg.iter().map(|tensor| $r.tensor(tensor)).collect() };
-    (VecQ, $r:ident, $arg:ident) => { $arg.iter().map(|tensor| $r.tensor(tensor)).collect() };
+    (F, $r:ident, $arg:ident) => {
+        $r.tensor(&$arg)
+    };
+    (I, $r:ident, $arg:ident) => {
+        $r.tensor(&$arg)
+    };
+    (B, $r:ident, $arg:ident) => {
+        $r.tensor(&$arg)
+    };
+    (Q, $r:ident, $arg:ident) => {
+        $r.tensor(&$arg)
+    };
+    (OptF, $r:ident, $arg:ident) => {
+        $arg.as_ref().map(|tensor| $r.tensor(tensor))
+    };
+    (OptB, $r:ident, $arg:ident) => {
+        $arg.as_ref().map(|tensor| $r.tensor(tensor))
+    };
+    (VecF, $r:ident, $arg:ident) => {
+        $arg.iter().map(|tensor| $r.tensor(tensor)).collect()
+    };
+    (VecI, $r:ident, $arg:ident) => {
+        $arg.iter().map(|tensor| $r.tensor(tensor)).collect()
+    };
+    (VecB, $r:ident, $arg:ident) => {
+        $arg.iter().map(|tensor| $r.tensor(tensor)).collect()
+    };
+    (VecQ, $r:ident, $arg:ident) => {
+        $arg.iter().map(|tensor| $r.tensor(tensor)).collect()
+    };
     (Prim, $r:ident, $arg:ident) => {
         match &$arg {
             TensorPrimitive::Float(tensor) => PrimId::Float($r.tensor(tensor)),
             TensorPrimitive::QFloat(tensor) => PrimId::Quantized($r.tensor(tensor)),
         }
     };
-    (QParams, $r:ident, $arg:ident) => { $r.tensor(&$arg.scales) };
-    (Scalar, $r:ident, $arg:ident) => { $r.scalar($arg) };
-    (Device, $r:ident, $arg:ident) => { $arg.id() };
-    ($tag:ident, $r:ident, $arg:ident) => { Attribute::from_arg($arg) };
+    (QParams, $r:ident, $arg:ident) => {
+        $r.tensor(&$arg.scales)
+    };
+    (Scalar, $r:ident, $arg:ident) => {
+        $r.scalar($arg)
+    };
+    (Device, $r:ident, $arg:ident) => {
+        $arg.id()
+    };
+    ($tag:ident, $r:ident, $arg:ident) => {
+        Attribute::from_arg($arg)
+    };
 }
 
 /// Burn's result, from the recorded outputs.
 macro_rules! result {
-    (F, $outs:expr) => { one($outs) };
-    (I, $outs:expr) => { one($outs) };
-    (B, $outs:expr) => { one($outs) };
-    (Q, $outs:expr) => { one($outs) };
+    (F, $outs:expr) => {
+        one($outs)
+    };
+    (I, $outs:expr) => {
+        one($outs)
+    };
+    (B, $outs:expr) => {
+        one($outs)
+    };
+    (Q, $outs:expr) => {
+        one($outs)
+    };
     (Prim, $outs:expr) => {{
         let tensor = one($outs);
         match tensor.dtype() {
@@ -67,10 +129,18 @@ macro_rules! result {
             _ => TensorPrimitive::Float(tensor),
         }
     }};
-    (FI, $outs:expr) => { two($outs) };
-    (II, $outs:expr) => { two($outs) };
-    (QI, $outs:expr) => { two($outs) };
-    (FF, $outs:expr) => { two($outs) };
+    (FI, $outs:expr) => {
+        two($outs)
+    };
+    (II, $outs:expr) => {
+        two($outs)
+    };
+    (QI, $outs:expr) => {
+        two($outs)
+    };
+    (FF, $outs:expr) => {
+        two($outs)
+    };
     (MaxPool1d, $outs:expr) => {{
         let (output, indices) = two($outs);
         MaxPool1dWithIndices::new(output, indices)
@@ -79,9 +149,15 @@ macro_rules! result {
         let (output, indices) = two($outs);
         MaxPool2dWithIndices::new(output, indices)
     }};
-    (MaxPool1dGrad, $outs:expr) => { MaxPool1dBackward::new(one($outs)) };
-    (MaxPool2dGrad, $outs:expr) => { MaxPool2dBackward::new(one($outs)) };
-    (DeformGrad, $outs:expr) => { unreachable!("written by hand: {:?}", $outs.len()) };
+    (MaxPool1dGrad, $outs:expr) => {
+        MaxPool1dBackward::new(one($outs))
+    };
+    (MaxPool2dGrad, $outs:expr) => {
+        MaxPool2dBackward::new(one($outs))
+    };
+    (DeformGrad, $outs:expr) => {
+        unreachable!("written by hand: {:?}", $outs.len())
+    };
 }
 
 fn one<B: GraphCompiler>(mut outs: Outs<B>) -> FusionTensor<B> {
@@ -105,6 +181,15 @@ macro_rules! node {
     (int_to_device $($signature:tt)*) => { to_device! { int_to_device $($signature)* } };
     (bool_to_device $($signature:tt)*) => { to_device! { bool_to_device $($signature)* } };
     (q_to_device $($signature:tt)*) => { to_device! { q_to_device $($signature)* } };
+    (float_powf_scalar $($signature:tt)*) => {
+        // A whole exponent is part of the graph, as Burn decides by its value what to call.
+        fn float_powf_scalar(tensor: FusionTensor<B>, value: Scalar) -> FusionTensor<B> {
+            match value.try_as_integer() {
+                Some(exponent) => Self::float_powi_scalar(tensor, exponent),
+                None => Self::float_powf_scalar_impl(tensor, value),
+            }
+        }
+    };
     (float_random $($signature:tt)*) => { random! { float_random $($signature)* } };
     (int_random $($signature:tt)*) => { random! { int_random $($signature)* } };
     (deform_conv2d_backward(
@@ -202,14 +287,30 @@ macro_rules! to_device {
 
 /// A method that does not become a node.
 macro_rules! host {
-    (float_from_data $($rest:tt)*) => { from_data! { float_from_data, Float } };
-    (int_from_data $($rest:tt)*) => { from_data! { int_from_data, Int } };
-    (bool_from_data $($rest:tt)*) => { from_data! { bool_from_data, Bool } };
-    (q_from_data $($rest:tt)*) => { from_data! { q_from_data, Quantized } };
-    (float_into_data $($rest:tt)*) => { into_data! { float_into_data, float } };
-    (int_into_data $($rest:tt)*) => { into_data! { int_into_data, int } };
-    (bool_into_data $($rest:tt)*) => { into_data! { bool_into_data, bool } };
-    (q_into_data $($rest:tt)*) => { into_data! { q_into_data, quantized } };
+    (float_from_data $($rest:tt)*) => {
+        from_data! { float_from_data, Float }
+    };
+    (int_from_data $($rest:tt)*) => {
+        from_data! { int_from_data, Int }
+    };
+    (bool_from_data $($rest:tt)*) => {
+        from_data! { bool_from_data, Bool }
+    };
+    (q_from_data $($rest:tt)*) => {
+        from_data! { q_from_data, Quantized }
+    };
+    (float_into_data $($rest:tt)*) => {
+        into_data! { float_into_data, float }
+    };
+    (int_into_data $($rest:tt)*) => {
+        into_data! { int_into_data, int }
+    };
+    (bool_into_data $($rest:tt)*) => {
+        into_data! { bool_into_data, bool }
+    };
+    (q_into_data $($rest:tt)*) => {
+        into_data! { q_into_data, quantized }
+    };
     (bool_argwhere $($rest:tt)*) => {
         // The size of the result depends on the data, so it cannot wait.
         fn bool_argwhere(
@@ -236,7 +337,8 @@ macro_rules! host {
                 let all = [&transaction.read_floats, &transaction.read_ints, &transaction.read_bools];
                 let all = all.into_iter().chain([&transaction.read_qfloats]).flatten();
                 settle(&all.map(|tensor| &tensor.handle).collect::<Vec<_>>());
-                let TransactionPrimitive { read_floats, read_qfloats, read_ints, read_bools, .. } = transaction;
+                let TransactionPrimitive { read_floats, read_qfloats, read_ints, read_bools, .. } =
+                    transaction;
                 let floats = values(read_floats)?.into_iter().map(Value::float).collect();
                 let quantized = values(read_qfloats)?.into_iter().map(Value::quantized).collect();
                 let ints = values(read_ints)?.into_iter().map(Value::int).collect();

@@ -48,6 +48,10 @@ pub(crate) struct Counts {
 
 /// What is known of a trace that has run before.
 pub(crate) struct Plan<B: GraphCompiler> {
+    /// Unlike that of any other plan.
+    pub(crate) id: u64,
+    /// Pairs of an output and the input that it was in a later run: parameters and optimizer states.
+    pub(crate) carried: Mutex<Vec<(u32, u32)>>,
     pub(crate) graph: Arc<Graph>,
     pub(crate) inputs: Vec<ValueId>,
     /// Whether a value is an output of the graph.
@@ -83,7 +87,11 @@ impl<B: GraphCompiler> Step<B> {
     fn is(&self, op: &Op, leaves: &[Arc<Handle<B>>]) -> bool {
         self.op.as_ref() == Some(op)
             && self.leaves.len() == leaves.len()
-            && self.leaves.iter().zip(leaves).all(|(known, leaf)| known.0 == leaf.meta && known.1 == leaf.kind)
+            && self
+                .leaves
+                .iter()
+                .zip(leaves)
+                .all(|(known, leaf)| known.0 == leaf.meta && known.1 == leaf.kind)
     }
 
     /// The known continuation with `op`.
@@ -199,12 +207,8 @@ impl<B: GraphCompiler> Step<B> {
 
     /// The graph of the operations up to here.
     pub(crate) fn graph(self: &Arc<Self>, outputs: Vec<ValueId>) -> Graph {
-        let mut graph = Graph {
-            outputs,
-            scalars: self.counts.scalars,
-            draws: self.counts.draws,
-            ..Graph::default()
-        };
+        let mut graph =
+            Graph { outputs, scalars: self.counts.scalars, draws: self.counts.draws, ..Graph::default() };
         for step in self.path_from(0) {
             let op = step.op.clone().expect("only the root has none");
             for (meta, kind) in &step.leaves {
@@ -260,7 +264,25 @@ impl<B: GraphCompiler> Plan<B> {
             is_output[output.0 as usize] = true;
         }
         let inputs = graph.inputs().collect();
-        let (runs, executable) = (AtomicU64::new(0), OnceLock::new());
-        Plan { graph: Arc::new(graph), inputs, is_output, uses, needed, runs, executable }
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Plan {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            carried: Mutex::default(),
+            graph: Arc::new(graph),
+            inputs,
+            is_output,
+            uses,
+            needed,
+            runs: AtomicU64::new(0),
+            executable: OnceLock::new(),
+        }
+    }
+
+    /// Notes that input number `input` is what an earlier run gave as output number `output`.
+    pub(crate) fn carry(&self, output: u32, input: u32) {
+        let mut carried = lock(&self.carried);
+        if !carried.iter().any(|&(o, i)| o == output || i == input) {
+            carried.push((output, input));
+        }
     }
 }

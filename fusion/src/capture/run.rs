@@ -9,7 +9,7 @@ use kiln_surface::ValueId;
 use super::device::lock;
 use super::plans::{Plan, Step};
 use super::tensor::{Handle, Stage};
-use crate::compiler::{DrawState, GraphCompiler, Run};
+use crate::compiler::{DrawState, GraphCompiler, History, Run};
 use crate::error::Failure;
 use crate::explain::{Cut, Miss};
 use crate::graph::{Def, Graph};
@@ -49,6 +49,9 @@ impl<B: GraphCompiler> Job<B> {
         let (executed, declined) = self.execute(&plan);
         let failures = if executed { 0 } else { self.interpret(&plan) };
         self.done = true;
+        for (output, value) in plan.graph.outputs.iter().enumerate() {
+            self.values[value.0 as usize].set_made(plan.id, output as u32);
+        }
         plan.runs.fetch_add(1, Ordering::Relaxed);
 
         let mut stats = lock(&device.stats);
@@ -105,7 +108,7 @@ impl<B: GraphCompiler> Job<B> {
         let device = &self.values[0].device.device;
         let executable = match plan.executable.get() {
             Some(executable) => executable,
-            None => match B::compile(device, &plan.graph, plan.runs.load(Ordering::Relaxed)) {
+            None => match B::compile(device, &self.history(plan)) {
                 Some(new) => plan.executable.get_or_init(|| new),
                 None => return (false, None),
             },
@@ -129,6 +132,20 @@ impl<B: GraphCompiler> Job<B> {
                 (true, None)
             }
             Err(declined) => (false, Some(declined.0)),
+        }
+    }
+
+    /// What is known of a plan's runs, this one's inputs included.
+    fn history(&self, plan: &Plan<B>) -> History {
+        for (input, value) in plan.inputs.iter().enumerate() {
+            if let Some(output) = self.values[value.0 as usize].made_by(plan.id) {
+                plan.carry(output, input as u32);
+            }
+        }
+        History {
+            graph: plan.graph.clone(),
+            runs: plan.runs.load(Ordering::Relaxed),
+            carried: lock(&plan.carried).clone(),
         }
     }
 

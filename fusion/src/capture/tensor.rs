@@ -30,7 +30,9 @@ pub(crate) struct Handle<B: GraphCompiler> {
     /// The trace that knows the value, and its number there ([`Place`]).
     place: AtomicU64,
     stage: AtomicU8,
-    /// The number of an upload that no trace has used yet (see `trace` on boundaries).
+    /// The plan that made the value and the output it was, or 0.
+    made: AtomicU64,
+    /// An upload that no trace has used yet (see `trace` on boundaries).
     pub(crate) fresh: AtomicBool,
     slot: Mutex<Slot<B>>,
 }
@@ -103,6 +105,7 @@ impl<B: GraphCompiler> Handle<B> {
             owner,
             place: AtomicU64::new(place.bits()),
             stage: AtomicU8::new(stage as u8),
+            made: AtomicU64::new(0),
             fresh: AtomicBool::new(false),
             slot: Mutex::new(slot),
         })
@@ -126,6 +129,17 @@ impl<B: GraphCompiler> Handle<B> {
 
     pub(crate) fn set_place(&self, place: Place) {
         self.place.store(place.bits(), Ordering::Release);
+    }
+
+    /// Notes that the value is output number `output` of a plan.
+    pub(crate) fn set_made(&self, plan: u64, output: u32) {
+        self.made.store(Place { trace: plan, index: output }.bits(), Ordering::Relaxed);
+    }
+
+    /// Which output of the plan the value is, if it is one.
+    pub(crate) fn made_by(&self, plan: u64) -> Option<u32> {
+        let made = Place::from_bits(self.made.load(Ordering::Relaxed));
+        (made.trace == plan).then_some(made.index)
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot<B>> {

@@ -246,7 +246,8 @@ impl<B: GraphCompiler> Tracer<B> {
         let mut jobs = Vec::new();
         let mut trace = lock(&self.trace);
         loop {
-            let pending = handles.iter().filter(|h| h.stage() == Stage::Pending && h.place().trace == trace.id);
+            let pending =
+                handles.iter().filter(|h| h.stage() == Stage::Pending && h.place().trace == trace.id);
             let Some(last) = pending.map(|h| h.place().index).max() else { break };
             if !std::mem::replace(&mut counted, true) {
                 lock(&self.device.stats).foreign_reads += 1;

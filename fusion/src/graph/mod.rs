@@ -6,13 +6,16 @@
 mod dot;
 mod parse;
 mod print;
+#[cfg(test)]
+mod tests;
+mod text;
 mod verify;
 
 use kiln_surface::{Kind, Meta, Op, ValueId};
 use smallvec::SmallVec;
 
 pub use parse::ParseError;
-pub use verify::VerifyError;
+pub use verify::{VerifyError, Violation};
 
 /// Nodes over values, in an order in which they can run.
 #[derive(Debug, Clone, PartialEq, Default)]
