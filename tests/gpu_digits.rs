@@ -156,6 +156,9 @@ fn a_training_is_replayed_as_one_graph_a_step() {
     };
     let at_step = move |step| {
         if step >= warm {
+            if step == warm || step + 1 == epochs * recorded::STEPS_PER_EPOCH {
+                Fusion::<Cuda>::sync(&device).unwrap(); // so that the step before has run
+            }
             log.lock().unwrap().push(look());
         }
     };

@@ -16,7 +16,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use burn_backend::{Distribution, Scalar, Shape, TensorMetadata};
+use burn_backend::{Distribution, Scalar, Shape, TensorMetadata, get_device_settings};
 use burn_std::DType;
 use kiln_fusion::graph::Graph as Ops;
 use kiln_fusion::{Declined, DrawState, GraphCompiler, History, Run, Value, interpret_graph};
@@ -29,7 +29,7 @@ use crate::driver::graph::Graph;
 use crate::driver::launch::ScalarArg;
 use crate::driver::params::{self, Use};
 use crate::error::{Error, Result};
-use crate::ops::{data, elementwise, random};
+use crate::ops::{data, random};
 use crate::tensor::CudaTensor;
 
 /// Runs that are interpreted before a graph is captured: they load the kernels, choose the algorithms of the matrix
@@ -107,8 +107,9 @@ impl GraphCompiler for Cuda {
         }
     }
 
-    fn defaults(_device: &CudaDevice) -> Defaults {
-        Defaults { index: burn_backend::IntDType::I32, ..Defaults::default() }
+    fn defaults(device: &CudaDevice) -> Defaults {
+        let settings = get_device_settings::<Cuda>(device);
+        Defaults { float: settings.float_dtype, index: settings.int_dtype }
     }
 
     fn reserve_draw(device: &CudaDevice, dtype: DType, len: usize) -> Option<DrawState> {

@@ -7,7 +7,7 @@ use burn_backend::quantization::QuantizationParametersPrimitive;
 use burn_backend::{Scalar, TensorPrimitive};
 use burn_std::device::Device as DeviceTrait;
 use kiln_surface::burn::*;
-use kiln_surface::{Attribute, Draw, Op, PrimId, ScalarSlot, ValueId, with_backend_methods};
+use kiln_surface::{Attribute, Draw, Kind, Op, PrimId, ScalarSlot, ValueId, with_backend_methods};
 use smallvec::{SmallVec, smallvec};
 
 use crate::compiler::{DrawState, GraphCompiler, Value};
@@ -134,6 +134,13 @@ pub(crate) fn interpret<B: GraphCompiler>(
                 })
             }
         };
+        let results = results.and_then(|results| {
+            check(graph, position, &results).map_err(|message| {
+                failures += 1;
+                Arc::new(failure(graph, position, message))
+            })?;
+            Ok(results)
+        });
         match results {
             Ok(results) => {
                 for (value, result) in node.outputs.iter().zip(results) {
@@ -188,6 +195,30 @@ pub fn interpret_graph<B: GraphCompiler>(
 fn message(payload: Box<dyn std::any::Any + Send>) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| text.to_string());
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
+}
+
+/// Whether results are what the user was told they would be when the operation was recorded.
+fn check<B: GraphCompiler>(graph: &Graph, position: usize, results: &[Value<B>]) -> Result<(), String> {
+    let outputs = &graph.nodes[position].outputs;
+    if results.len() != outputs.len() {
+        return Err(format!("the backend gave {} results instead of {}", results.len(), outputs.len()));
+    }
+    for (value, result) in outputs.iter().zip(results) {
+        let (expected, meta) = (graph.value(*value), result.meta());
+        // Backends store bools and quantised numbers in more than one way, and tell it by the dtype.
+        let stored = matches!(expected.kind, Kind::Bool | Kind::Quantized);
+        let same_dtype = meta.dtype == expected.meta.dtype || stored;
+        if result.kind() != expected.kind || meta.shape != expected.meta.shape || !same_dtype {
+            return Err(format!(
+                "the backend gave {:?} {:?} where {:?} {:?} was inferred; please report this",
+                meta.shape.as_slice(),
+                meta.dtype,
+                expected.meta.shape.as_slice(),
+                expected.meta.dtype
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn failure(graph: &Graph, position: usize, message: String) -> Failure {

@@ -8,6 +8,7 @@
 
 pub(crate) mod capture;
 pub mod compiler;
+mod decorate;
 pub mod error;
 pub mod explain;
 pub mod extension;
@@ -17,7 +18,8 @@ mod random;
 
 pub use capture::{Budget, Fusion, FusionTensor};
 pub use compiler::{Declined, DrawState, GraphCompiler, History, Run, Value};
+pub use decorate::Interpret;
 pub use error::Failure;
-pub use explain::{Cut, Miss, Stats};
+pub use explain::{Cut, Miss, Stats, Trace};
 pub use extension::ExtensionOp;
 pub use interpret::interpret_graph;

@@ -39,8 +39,6 @@ thread_local! {
 const FLOAT_MARK: u64 = 0x7ffc_4b69_6c6e_0000;
 const INT_MARK: u64 = 0x4b69_6c6e_4d61_0000;
 const NUMBER: u64 = 0xffff;
-/// Parameters that can be told apart.
-pub(crate) const MAX_PARAMS: usize = NUMBER as usize + 1;
 
 /// The marker of scalar number `index`, of the same variant as `scalar`; `None` for a bool, which has no spare values.
 pub(crate) fn marker(scalar: Scalar, index: usize) -> Option<Scalar> {
@@ -127,8 +125,8 @@ mod tests {
     #[test]
     fn outside_a_capture_nothing_is_a_marker() {
         assert_eq!(slot(Elem::F32, marker(Scalar::Float(1.0), 0).unwrap()), None);
-        assert_eq!(marker(Scalar::Bool(true), 0), None);
-        assert_eq!(marker(Scalar::Int(0), MAX_PARAMS), None);
+        assert!(marker(Scalar::Bool(true), 0).is_none());
+        assert!(marker(Scalar::Int(0), NUMBER as usize + 1).is_none());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!   are expanded from it.
 //! - [`op`]: [`Op`], an enum with a variant for each method that a graph can record, generated from the table.
 //! - [`mod@infer`]: shape and dtype of what an operation gives, from those of its inputs.
+//! - [`delegate`]: a backend around another one with the same tensors, for decorators.
 //! - [`mod@cost`]: the bytes and arithmetic that an operation takes at least, and which operations are views.
 
 // First, since the macros of the table are used by the other modules.
@@ -14,10 +15,12 @@ pub mod table;
 #[cfg(feature = "arguments")]
 pub mod arguments;
 pub mod cost;
+pub mod delegate;
 pub mod infer;
 pub mod op;
 
 pub use cost::{Cost, cost, is_view};
+pub use delegate::Rewrap;
 pub use infer::{Defaults, InferError, Meta, Outputs, Reason, infer, infer_with};
 pub use op::{
     Attribute, Axes, Bits, Draw, Exponent, Extension, Kind, Op, PrimId, ScalarKind, ScalarSlot, ValueId,

@@ -11,14 +11,14 @@ use super::plans::{Plan, Step};
 use super::tensor::{Handle, Stage};
 use crate::compiler::{DrawState, GraphCompiler, History, Run};
 use crate::error::Failure;
-use crate::explain::{Cut, Miss};
+use crate::explain::{Cut, Miss, Trace};
 use crate::graph::{Def, Graph};
 use crate::interpret::{Env, interpret};
 
 /// Recorded operations that have been taken out of their trace, to be run once.
 pub(crate) struct Job<B: GraphCompiler> {
     /// Keeps the steps.
-    pub(crate) root: Arc<Step<B>>,
+    pub(crate) _root: Arc<Step<B>>,
     pub(crate) end: Arc<Step<B>>,
     pub(crate) values: Vec<Arc<Handle<B>>>,
     pub(crate) scalars: Vec<Scalar>,
@@ -55,15 +55,20 @@ impl<B: GraphCompiler> Job<B> {
         plan.runs.fetch_add(1, Ordering::Relaxed);
 
         let mut stats = lock(&device.stats);
-        stats.recorded += u64::from(self.end.counts.nodes);
         stats.followed += u64::from(self.followed);
-        stats.ran += u64::from(self.end.counts.nodes);
-        stats.cut(self.cut);
-        match miss {
-            Some(miss) => stats.miss(miss),
-            None => stats.hits += 1,
-        }
-        stats.executed += u64::from(executed);
+        stats.run(Trace {
+            operations: self.end.counts.nodes,
+            cut: self.cut,
+            miss,
+            first_new: match miss {
+                Some(Miss::NewOperations) => {
+                    plan.graph.nodes.get(self.followed as usize).map(|n| n.op.name())
+                }
+                _ => None,
+            },
+            followed: self.followed,
+            executed,
+        });
         if let Some(reason) = declined {
             *stats.declined.entry(reason).or_default() += 1;
         }

@@ -8,13 +8,13 @@
 //!   the last operation of the optimizer is recorded. If it can grow into a longer known plan, recording goes on; the
 //!   first operation that leaves the longer plan runs the shorter one, and the rest begins a new trace;
 //! - when another thread reads a value of it. If it equals a known plan, that is run. If it is on the way to one, the
-//!   reader waits for it, at most [`FOREIGN_WAIT`], so that a metrics thread does not give each step another key. Else
+//!   reader waits for it, at most [`FOREIGN_WAIT`] while the owner could go on recording, so that a metrics thread does not give each step another key. Else
 //!   it is cut at the first boundary after the value, a boundary being the point before the first use of an upload:
 //!   the next batch. The first and not the last, since a batch has several tensors that are used at different points.
 //!
 //! Locks: a thread that holds a trace's lock takes no other trace's and runs nothing; a [`Job`] runs without any.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -56,6 +56,8 @@ pub(crate) struct Tracer<B: GraphCompiler> {
     trace: Mutex<Trace<B>>,
     /// The trace has been taken, in whole or in part.
     taken: Condvar,
+    /// The thread that records is running something and cannot go on recording.
+    busy: AtomicBool,
 }
 
 /// The outputs of one operation.
@@ -90,6 +92,7 @@ impl<B: GraphCompiler> Tracer<B> {
             device,
             trace: Mutex::new(Trace::new(device.root())),
             taken: Condvar::new(),
+            busy: AtomicBool::new(false),
         })
     }
 
@@ -97,12 +100,25 @@ impl<B: GraphCompiler> Tracer<B> {
         lock(&self.trace).counts.nodes > 0
     }
 
+    /// Runs jobs on the thread that records.
+    fn run(&self, jobs: impl IntoIterator<Item = Job<B>>) {
+        struct Busy<'a>(&'a AtomicBool);
+        impl Drop for Busy<'_> {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Release);
+            }
+        }
+        for job in jobs {
+            self.busy.store(true, Ordering::Release);
+            let _busy = Busy(&self.busy);
+            job.run();
+        }
+    }
+
     /// Runs what is recorded. For the thread that records, or for one that has inherited the trace.
     pub(crate) fn flush(self: &Arc<Self>, cut: Cut) {
         let job = self.take_all(&mut lock(&self.trace), cut);
-        if let Some(job) = job {
-            job.run();
-        }
+        self.run(job);
     }
 
     fn take_all(self: &Arc<Self>, trace: &mut Trace<B>, cut: Cut) -> Option<Job<B>> {
@@ -240,7 +256,7 @@ impl<B: GraphCompiler> Tracer<B> {
 
     /// Runs as much of this trace, which another thread records, as `handle` needs.
     fn foreign_read(self: &Arc<Self>, handles: &[&Arc<Handle<B>>]) {
-        let deadline = Instant::now() + FOREIGN_WAIT;
+        let mut deadline = Instant::now() + FOREIGN_WAIT;
         let mut counted = false;
         let mut waited = false;
         let mut jobs = Vec::new();
@@ -257,6 +273,10 @@ impl<B: GraphCompiler> Tracer<B> {
                 break;
             }
             let now = Instant::now();
+            if self.busy.load(Ordering::Acquire) {
+                // It runs what came before; that it records nothing meanwhile says nothing about this trace.
+                deadline = now + FOREIGN_WAIT;
+            }
             if trace.cursor.planned_further() && now < deadline {
                 if !std::mem::replace(&mut waited, true) {
                     lock(&self.device.stats).waits += 1;
@@ -442,7 +462,7 @@ impl<B: GraphCompiler> Trace<B> {
             }
         }
         Job {
-            root: self.root,
+            _root: self.root,
             end: self.cursor,
             values: self.values,
             scalars: self.scalars,
@@ -533,9 +553,7 @@ impl<B: GraphCompiler> Ready<B> {
         while trace.sealed {
             let job = self.tracer.take_all(&mut trace, Cut::Plan);
             drop(trace);
-            if let Some(job) = job {
-                job.run();
-            }
+            self.tracer.run(job);
             trace = lock(&self.tracer.trace);
         }
         let first_new = trace.values.len();
@@ -584,11 +602,9 @@ impl<B: GraphCompiler> Recorder<'_, B> {
         let trace = &mut *self.trace;
         let made = self.tracer.append(trace, op, self.first_new, results, &mut jobs);
         self.tracer.take_excess(trace, &mut jobs);
-        let name = self.op;
-        drop(self);
-        for job in jobs {
-            job.run();
-        }
+        let Recorder { op: name, tracer, trace, .. } = self;
+        drop(trace);
+        tracer.run(jobs);
         match made {
             Ok(made) => made,
             Err(error) => panic!("{name}: {error}"),

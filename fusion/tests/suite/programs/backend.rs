@@ -1,0 +1,198 @@
+//! [`Own`]: burn-flex with devices of its own, so that no other test shares their plans, counts and random numbers.
+
+use burn_backend::ops::{
+    DeformConv2dBackward, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward, MaxPool2dWithIndices,
+    TransactionPrimitive,
+};
+use burn_backend::quantization::QuantizationParametersPrimitive;
+use burn_backend::{
+    Backend, BackendTypes, DType, DTypeUsageSet, DeviceOps, Distribution, ExecutionError, FloatDType, IntDType,
+    Shape, TensorPrimitive,
+};
+use burn_flex::{Flex, FlexDevice};
+use burn_std::device::DeviceId;
+use kiln_fusion::{DrawState, Fusion, GraphCompiler};
+use kiln_surface::{arg_type, burn::*, ret_type, with_backend_methods};
+
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Own;
+
+#[derive(Clone, Default, Debug, PartialEq)]
+pub(crate) struct OwnDevice(pub(crate) u16);
+
+impl burn_std::device::Device for OwnDevice {
+    fn from_id(id: DeviceId) -> Self {
+        OwnDevice(id.index_id)
+    }
+
+    fn to_id(&self) -> DeviceId {
+        DeviceId::new(0, self.0)
+    }
+}
+
+impl DeviceOps for OwnDevice {}
+
+impl BackendTypes for Own {
+    type Device = OwnDevice;
+    type FloatTensorPrimitive = <Flex as BackendTypes>::FloatTensorPrimitive;
+    type FloatElem = <Flex as BackendTypes>::FloatElem;
+    type IntTensorPrimitive = <Flex as BackendTypes>::IntTensorPrimitive;
+    type IntElem = <Flex as BackendTypes>::IntElem;
+    type BoolTensorPrimitive = <Flex as BackendTypes>::BoolTensorPrimitive;
+    type BoolElem = <Flex as BackendTypes>::BoolElem;
+    type QuantizedTensorPrimitive = <Flex as BackendTypes>::QuantizedTensorPrimitive;
+}
+
+impl Backend for Own {
+    fn name(_: &OwnDevice) -> String {
+        Flex::name(&FlexDevice)
+    }
+
+    fn seed(_: &OwnDevice, _: u64) {}
+
+    fn sync(_: &OwnDevice) -> Result<(), ExecutionError> {
+        Flex::sync(&FlexDevice)
+    }
+
+    fn dtype_usage(_: &OwnDevice, dtype: DType) -> DTypeUsageSet {
+        Flex::dtype_usage(&FlexDevice, dtype)
+    }
+
+    fn device_count(_: u16) -> usize {
+        2
+    }
+}
+
+impl GraphCompiler for Own {
+    type Executable = ();
+}
+
+/// What is generic over the backend itself, for another one with the same primitives.
+#[rustfmt::skip]
+macro_rules! rewrap {
+    (Device, $value:expr) => {{ let _ = $value; &FlexDevice }};
+    (RetDevice, $value:expr) => {{ let _ = $value; OwnDevice::default() }};
+    (Prim, $value:expr) => {
+        match $value {
+            TensorPrimitive::Float(tensor) => TensorPrimitive::Float(tensor),
+            TensorPrimitive::QFloat(tensor) => TensorPrimitive::QFloat(tensor),
+        }
+    };
+    (QParams, $value:expr) => { QuantizationParametersPrimitive { scales: $value.scales } };
+    (Transaction, $value:expr) => {{
+        let value = $value;
+        TransactionPrimitive::new(value.read_floats, value.read_qfloats, value.read_ints, value.read_bools)
+    }};
+    (MaxPool1d, $value:expr) => {{ let value = $value; MaxPool1dWithIndices::new(value.output, value.indices) }};
+    (MaxPool2d, $value:expr) => {{ let value = $value; MaxPool2dWithIndices::new(value.output, value.indices) }};
+    (MaxPool1dGrad, $value:expr) => { MaxPool1dBackward::new($value.x_grad) };
+    (MaxPool2dGrad, $value:expr) => { MaxPool2dBackward::new($value.x_grad) };
+    (DeformGrad, $value:expr) => {{
+        let value = $value;
+        DeformConv2dBackward::new(
+            value.x_grad, value.offset_grad, value.weight_grad, value.mask_grad, value.bias_grad,
+        )
+    }};
+    ($tag:ident, $value:expr) => { $value };
+}
+
+macro_rules! result {
+    (Device, $value:expr) => {
+        rewrap!(RetDevice, $value)
+    };
+    ($tag:ident, $value:expr) => {
+        rewrap!($tag, $value)
+    };
+}
+
+macro_rules! delegate {
+    ($(trait $trait:ident {
+        node { $($node:ident ($($node_arg:ident: $node_tag:ident),*) -> $node_ret:ident;)* }
+        host { $($host:ident ($($host_arg:ident: $host_tag:ident),*) -> $host_ret:ident;)* }
+    })*) => {$(
+        impl $trait<Own> for Own {
+            $(fn $node($($node_arg: arg_type!($node_tag, Own)),*) -> ret_type!($node_ret, Own) {
+                result!($node_ret, <Flex as $trait<Flex>>::$node($(rewrap!($node_tag, $node_arg)),*))
+            })*
+            $(fn $host($($host_arg: arg_type!($host_tag, Own)),*) -> ret_type!($host_ret, Own) {
+                result!($host_ret, <Flex as $trait<Flex>>::$host($(rewrap!($host_tag, $host_arg)),*))
+            })*
+        }
+    )*};
+}
+with_backend_methods! { delegate! {} }
+
+/// A backend that programs run on.
+pub(crate) trait Subject: Backend {
+    /// Kiln's random floats. A backend that counts draws itself leaves `draws` alone.
+    fn random_float(
+        shape: Shape,
+        distribution: Distribution,
+        device: &Self::Device,
+        dtype: FloatDType,
+        draws: &mut DrawState,
+    ) -> Self::FloatTensorPrimitive;
+
+    /// Kiln's random integers.
+    fn random_int(
+        shape: Shape,
+        distribution: Distribution,
+        device: &Self::Device,
+        dtype: IntDType,
+        draws: &mut DrawState,
+    ) -> Self::IntTensorPrimitive;
+}
+
+impl Subject for Fusion<Own> {
+    fn random_float(
+        shape: Shape,
+        distribution: Distribution,
+        device: &OwnDevice,
+        dtype: FloatDType,
+        _: &mut DrawState,
+    ) -> Self::FloatTensorPrimitive {
+        Self::float_random(shape, distribution, device, dtype)
+    }
+
+    fn random_int(
+        shape: Shape,
+        distribution: Distribution,
+        device: &OwnDevice,
+        dtype: IntDType,
+        _: &mut DrawState,
+    ) -> Self::IntTensorPrimitive {
+        Self::int_random(shape, distribution, device, dtype)
+    }
+}
+
+/// Takes the counters of a draw: one makes 16 bytes, that is four numbers up to f32 and two of any other dtype.
+fn take_counters(draws: &mut DrawState, dtype: DType, len: usize) -> DrawState {
+    let state = *draws;
+    let per_counter = if matches!(dtype, DType::F32 | DType::F16 | DType::BF16) { 4 } else { 2 };
+    draws.offset += (len as u64).div_ceil(per_counter);
+    state
+}
+
+impl Subject for Flex {
+    fn random_float(
+        shape: Shape,
+        distribution: Distribution,
+        device: &FlexDevice,
+        dtype: FloatDType,
+        draws: &mut DrawState,
+    ) -> Self::FloatTensorPrimitive {
+        let state = take_counters(draws, dtype.into(), shape.num_elements());
+        <Self as GraphCompiler>::draw_float(shape, distribution, device, dtype.into(), state)
+    }
+
+    fn random_int(
+        shape: Shape,
+        distribution: Distribution,
+        device: &FlexDevice,
+        dtype: IntDType,
+        draws: &mut DrawState,
+    ) -> Self::IntTensorPrimitive {
+        let state = take_counters(draws, dtype.into(), shape.num_elements());
+        <Self as GraphCompiler>::draw_int(shape, distribution, device, dtype.into(), state)
+    }
+}
