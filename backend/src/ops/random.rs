@@ -5,7 +5,7 @@
 
 use std::sync::Mutex;
 
-use burn_backend::{Distribution, ElementConversion, Shape};
+use burn_backend::{Distribution, ElementConversion, Scalar, Shape};
 use burn_std::{DType, bf16, f16};
 
 use crate::device::Device;
@@ -14,6 +14,7 @@ use crate::dtype::Elem;
 use crate::error::{Error, Result};
 use crate::kernels::random::{self as kernel, Case, counters};
 use crate::layout::checked_len;
+use crate::ops::elementwise;
 use crate::tensor::CudaTensor;
 
 /// Where a device's random numbers stand.
@@ -64,7 +65,10 @@ pub(crate) fn random(
     dtype: DType,
 ) -> Result<CudaTensor> {
     // Numbers are taken only for what can be drawn.
-    case(Elem::of(OP, dtype)?, distribution, dtype)?;
+    let elem = Elem::of(OP, dtype)?;
+    if only_value(elem, distribution).is_none() {
+        case(elem, distribution, dtype)?;
+    }
     let (seed, offset) = reserve(device, dtype, checked_len(shape.as_slice(), 1).unwrap_or(0))?;
     random_at(device, shape, distribution, dtype, ScalarArg::bits(seed), ScalarArg::bits(offset))
 }
@@ -89,12 +93,27 @@ pub(crate) fn random_at(
     seed: ScalarArg,
     offset: ScalarArg,
 ) -> Result<CudaTensor> {
-    let case = case(Elem::of(OP, dtype)?, distribution, dtype)?;
+    let elem = Elem::of(OP, dtype)?;
+    if let Some(value) = only_value(elem, distribution) {
+        return elementwise::full(device, shape, Scalar::Float(value), dtype, OP);
+    }
+    let case = case(elem, distribution, dtype)?;
     let y = CudaTensor::empty(device, shape, dtype, OP)?;
     if !y.is_empty() {
         kernel::random(&y, case, seed, offset, 0)?;
     }
     Ok(y)
+}
+
+/// The value that all numbers of an interval round to when it is narrower than the dtype's steps.
+fn only_value(elem: Elem, distribution: Distribution) -> Option<f64> {
+    match distribution {
+        Distribution::Uniform(low, high) if low < high => match bounds(elem, low, high) {
+            (Bound::Float(a), Bound::Float(b)) if a == b && a.is_finite() => Some(a),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn case(elem: Elem, distribution: Distribution, dtype: DType) -> Result<Case> {
@@ -203,7 +222,8 @@ mod tests {
             Case::Uniform((0.1f32 as f64).to_bits(), (0.2f32 as f64).to_bits())
         );
         assert_eq!(uniform(Elem::U64, 0.0, 1e30).unwrap(), Case::Uniform(0, u64::MAX));
-        assert!(uniform(Elem::BF16, 1.0, 1.001).is_err());
+        assert_eq!(only_value(Elem::BF16, Distribution::Uniform(1.0, 1.001)), Some(1.0));
+        assert_eq!(only_value(Elem::F32, Distribution::Uniform(1.0, 1.001)), None);
     }
 
     #[test]

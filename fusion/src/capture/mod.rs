@@ -48,6 +48,9 @@ impl<B> std::fmt::Debug for Fusion<B> {
 }
 
 impl<B: GraphCompiler> Fusion<B> {
+    /// Host memory of one recorded value: its handle with the counts of its `Arc`, and the trace's reference.
+    pub const BYTES_PER_VALUE: usize = size_of::<tensor::Handle<B>>() + 3 * size_of::<usize>();
+
     /// Marks the end of a step: what this thread has recorded for the device runs.
     ///
     /// A program needs this only where nothing else ends its steps: no read, no trainer.

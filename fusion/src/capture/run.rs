@@ -34,9 +34,6 @@ impl<B: GraphCompiler> Job<B> {
     /// Runs the operations and makes the values known that somebody still holds.
     pub(crate) fn run(mut self) {
         let device = self.values[0].device;
-        for orphan in device.take_orphans() {
-            orphan.flush(Cut::ThreadEnd);
-        }
         let wanted = |handle: &Arc<Handle<B>>| Arc::strong_count(handle) > 1;
         let (plan, miss) = self.plan(wanted);
         for value in &plan.inputs {

@@ -113,6 +113,15 @@ impl<B: GraphCompiler> Tracer<B> {
             let _busy = Busy(&self.busy);
             job.run();
         }
+        self.run_orphans();
+    }
+
+    /// Runs what threads have left behind that ended. Only when no job is left to run, since an orphan may wait for it:
+    /// after a foreign read has taken the first part of its trace, for one.
+    fn run_orphans(&self) {
+        for orphan in self.device.take_orphans() {
+            orphan.flush(Cut::ThreadEnd);
+        }
     }
 
     /// Runs what is recorded. For the thread that records, or for one that has inherited the trace.
@@ -302,6 +311,7 @@ impl<B: GraphCompiler> Tracer<B> {
         for job in jobs {
             job.run();
         }
+        self.run_orphans();
     }
 }
 

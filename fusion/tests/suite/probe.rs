@@ -55,7 +55,8 @@ pub(crate) fn apply(
 }
 
 /// A probe that says where the data of its input lies: calls are numbered from 0 in the order they run.
-pub(crate) fn addresses() -> (impl Fn(Tensor<B, 1>) -> Tensor<B, 1> + Clone, Arc<std::sync::Mutex<Vec<usize>>>) {
+pub(crate) fn addresses() -> (impl Fn(Tensor<B, 1>) -> Tensor<B, 1> + Clone, Arc<std::sync::Mutex<Vec<usize>>>)
+{
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let notes = seen.clone();
     let op = probe(move |inputs| match &inputs[0] {

@@ -47,15 +47,12 @@ struct Shared<'a, B: Subject> {
 }
 
 thread_local! {
-    /// Whether a panic is that of an operation, and need not be printed.
-    pub(crate) static QUIET: Cell<bool> = const { Cell::new(false) };
+    /// Whether a panic may be that of an operation, which need not be printed.
+    pub(crate) static RUNS_PROGRAM: Cell<bool> = const { Cell::new(false) };
 }
 
 fn quietly<T>(f: impl FnOnce() -> T) -> Result<T, String> {
-    QUIET.set(true);
-    let result = catch_unwind(AssertUnwindSafe(f));
-    QUIET.set(false);
-    result.map_err(|payload| {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
         let text = payload.downcast_ref::<&str>().map(|text| text.to_string());
         text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
     })
@@ -164,6 +161,7 @@ fn waits_for(program: &Program) -> Vec<Vec<usize>> {
 impl<B: Subject> Shared<'_, B> {
     /// The statements of one thread, or all of them in one go.
     fn part(&self, thread: usize, run: u32, threaded: bool, step: &(dyn Fn() + Sync)) {
+        RUNS_PROGRAM.set(true);
         let mask: Mask = 1 << run;
         for (index, statement) in self.program.statements.iter().enumerate() {
             if threaded && statement.thread != thread {
@@ -278,11 +276,14 @@ impl<B: Subject> Shared<'_, B> {
             return Seen::Nothing;
         };
         let scalars: Vec<Scalar> = scalars.iter().map(|scalar| vary(*scalar, run)).collect();
-        let mut draws = self.draws.lock().unwrap();
-        let draws = op.draw().is_some().then_some(&mut *draws);
-        let mut throwaway = DrawState::default();
-        let draws = draws.unwrap_or(&mut throwaway);
-        match quietly(|| call(op, values, &scalars, self.device, draws)) {
+        let called = match op.draw() {
+            Some(_) => {
+                let mut draws = self.draws.lock().unwrap();
+                quietly(|| call(op, values, &scalars, self.device, &mut draws))
+            }
+            None => quietly(|| call(op, values, &scalars, self.device, &mut DrawState::default())),
+        };
+        match called {
             Ok(results) => {
                 assert_eq!(results.len(), to.len(), "{op:?} gives as many results as it says");
                 let metas = results.iter().map(Value::meta).collect();

@@ -104,7 +104,7 @@ impl Program {
 
     /// The program without some statements, and without those that need what they make.
     pub(crate) fn without(&self, cut: std::ops::Range<usize>) -> Program {
-        let mut gone = HashSet::new();
+        let mut gone: HashSet<Var> = HashSet::new();
         let mut statements = Vec::new();
         for (index, statement) in self.statements.iter().enumerate() {
             let mut statement = statement.clone();

@@ -1,0 +1,669 @@
+//! Random programs: [`generate`].
+//!
+//! An operation comes with the arguments that `kiln_surface::arguments` gives it. Then its first tensor is replaced by a
+//! variable, its attributes and other operands are fitted to the shape of that, and each other operand too becomes a
+//! variable where one fits or can be made to fit by views; else it is uploaded. [`infer`] judges the result; what it
+//! refuses is taken as `arguments` gave it.
+
+use burn_backend::{BoolStore, DType, IntDType, Shape, Slice};
+use burn_backend::quantization::QuantLevel;
+use kiln_surface::arguments::{Case, Input, Rng, UNSUPPORTED_BY_FLEX, Values, arguments};
+use kiln_surface::{Axes, Kind, Meta, Op, ValueId, infer, with_backend_methods};
+
+use super::program::{ALL, Action, Mask, Program, Statement, Var, number};
+use super::range::{Range, range};
+
+/// Operations that burn-flex cannot run on a tensor without elements, because it has no element to start from or
+/// divides by a size.
+#[rustfmt::skip]
+const NEEDS_ELEMENTS: &[&str] = &[
+    "argmax", "argmin", "max", "min", "max_abs", "max_dim", "min_dim", "max_abs_dim", "max_dim_with_indices",
+    "min_dim_with_indices", "mean", "mean_dim", "any_dim", "all_dim", "log_softmax",
+];
+
+/// The largest tensor that a program has, in elements.
+const LARGEST: usize = 600;
+
+/// Operations that most programs are made of; half of what is drawn comes from here, the rest from all of the table.
+#[rustfmt::skip]
+const COMMON: &[&str] = &[
+    "float_add", "float_sub", "float_mul", "float_div", "float_add_scalar", "float_mul_scalar", "float_matmul",
+    "float_exp", "float_tanh", "float_neg", "float_sum_dim", "float_mean_dim", "float_max_dim", "float_reshape",
+    "float_transpose", "float_permute", "float_slice", "float_slice_assign", "float_expand", "float_cat", "float_select",
+    "float_cast", "float_greater", "float_mask_where", "float_mask_fill", "float_random", "float_zeros", "relu",
+    "sigmoid", "softmax", "linear", "layer_norm", "embedding", "int_add", "int_mul_scalar", "int_reshape", "bool_and",
+    "bool_not", "bool_into_float", "float_into_int", "float_argmax", "float_swap_dims", "float_gather", "float_flip",
+];
+
+struct Known {
+    meta: Meta,
+    kind: Kind,
+    range: Option<Range>,
+    /// The runs in which it is there.
+    runs: Mask,
+    /// The thread that made it.
+    thread: usize,
+    alive: bool,
+}
+
+struct Generator {
+    rng: Rng,
+    program: Program,
+    vars: Vec<Known>,
+    thread: usize,
+}
+
+/// The program of a seed.
+pub(crate) fn generate(seed: u64) -> Program {
+    let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x6b69_6c6e);
+    let threads = rng.pick(&[1, 1, 1, 2, 2, 3]);
+    let program = Program {
+        seed,
+        threads,
+        lockstep: rng.below(3) == 0,
+        fresh_threads: rng.below(4) == 0,
+        budget: (rng.below(12) == 0).then(|| rng.between(2, 12)),
+        statements: Vec::new(),
+    };
+    let ops = match rng.below(16) {
+        0 => rng.between(100, 200),
+        1..4 => rng.between(40, 100),
+        _ => rng.between(5, 40),
+    };
+    let mut generator = Generator { rng, program, vars: Vec::new(), thread: 0 };
+    for _ in 0..generator.rng.between(1, 4) {
+        generator.any_upload();
+    }
+    let fails_at = (generator.rng.below(25) == 0).then(|| generator.rng.below(ops));
+    let mut made = 0;
+    while made < ops {
+        if Some(made) == fails_at {
+            generator.failing();
+        }
+        generator.between_ops();
+        made += generator.operation();
+    }
+    generator.end();
+    generator.program
+}
+
+impl Generator {
+    fn chance(&mut self, one_in: usize) -> bool {
+        self.rng.below(one_in) == 0
+    }
+
+    fn seed(&mut self) -> u64 {
+        self.rng.below(1 << 40) as u64
+    }
+
+    fn push(&mut self, runs: Mask, action: Action) {
+        self.program.statements.push(Statement { thread: self.thread, runs, action });
+    }
+
+    fn new_var(&mut self, meta: Meta, kind: Kind, range: Option<Range>, runs: Mask) -> Var {
+        self.vars.push(Known { meta, kind, range, runs, thread: self.thread, alive: true });
+        self.vars.len() as Var - 1
+    }
+
+    fn upload(&mut self, input: Input, runs: Mask) -> Var {
+        let kind = kind_of(input.meta.dtype);
+        let to = self.new_var(input.meta.clone(), kind, Some(Range::of(input.values)), runs);
+        let seed = self.seed();
+        self.push(runs, Action::Upload { to, input, seed });
+        to
+    }
+
+    /// A shape of rank 1 to 6, with sizes of 0 now and then.
+    fn shape(&mut self) -> Vec<usize> {
+        let rank = self.rng.pick(&[1, 1, 2, 2, 2, 3, 3, 4, 5, 6]);
+        let sizes: &[usize] = if rank < 4 { &[1, 2, 3, 4, 5, 7, 8] } else { &[1, 1, 2, 3] };
+        let mut shape: Vec<usize> = (0..rank).map(|_| self.rng.pick(sizes)).collect();
+        if self.chance(20) {
+            shape[self.rng.below(rank)] = 0;
+        }
+        shape
+    }
+
+    fn any_upload(&mut self) {
+        let shape = self.shape();
+        let floats = [DType::F32, DType::F32, DType::F64, DType::F16, DType::BF16];
+        let ints = [
+            DType::I64, DType::I32, DType::I16, DType::I8, DType::U64, DType::U32, DType::U16, DType::U8,
+        ];
+        let (dtype, values) = match self.rng.below(8) {
+            0 | 1 => {
+                let dtype = self.rng.pick(&ints);
+                (dtype, Values::Int { low: if dtype.is_uint() { 0 } else { -8 }, high: 8 })
+            }
+            2 => (DType::Bool(self.rng.pick(&[BoolStore::Native, BoolStore::U8])), Values::Bool),
+            _ => (self.rng.pick(&floats), Values::Float { low: -2.0, high: 2.0 }),
+        };
+        self.upload(Input { meta: Meta::new(Shape::from(shape), dtype), values }, ALL);
+    }
+
+    /// What happens besides operations.
+    fn between_ops(&mut self) {
+        if self.program.threads > 1 && self.chance(9) {
+            self.thread = self.rng.below(self.program.threads);
+        }
+        let runs = self.some_runs(6);
+        match self.rng.below(40) {
+            0 => self.any_upload(),
+            1..3 => {
+                if let Some(from) = self.any_var(|_| true) {
+                    let Known { meta, kind, range, runs, .. } = &self.vars[from as usize];
+                    let (meta, kind, range, runs) = (meta.clone(), *kind, *range, *runs);
+                    let to = self.new_var(meta, kind, range, runs);
+                    self.push(runs, Action::Clone { from, to });
+                }
+            }
+            3 | 4 => {
+                if let Some(var) = self.any_var(|_| true) {
+                    let runs = self.vars[var as usize].runs & runs;
+                    self.vars[var as usize].alive = false;
+                    if runs != 0 {
+                        self.push(runs, Action::Drop(var));
+                    }
+                }
+            }
+            5 => self.read(),
+            6 if self.chance(2) => self.push(runs, Action::Step),
+            7 if self.chance(3) => self.push(runs, Action::Sync),
+            8 if self.program.threads > 1 => {
+                let micros = self.rng.between(1, 200) as u64;
+                self.push(runs, Action::Pause { micros });
+            }
+            _ => {}
+        }
+    }
+
+    /// All runs, or one time in `one_in` only some.
+    fn some_runs(&mut self, one_in: usize) -> Mask {
+        if self.chance(one_in) { self.rng.between(1, usize::from(ALL) - 1) as Mask } else { ALL }
+    }
+
+    fn read(&mut self) {
+        let Some(var) = self.any_var(|_| true) else { return };
+        let runs = self.vars[var as usize].runs & self.some_runs(5);
+        if runs == 0 {
+            return;
+        }
+        let meta = &self.vars[var as usize].meta;
+        if matches!(meta.dtype, DType::Bool(_)) && !meta.shape.contains(&0) && self.chance(3) {
+            let dtype = self.rng.pick(&[IntDType::I64, IntDType::I32]);
+            return self.push(runs, Action::Argwhere { var, dtype });
+        }
+        if self.chance(5) {
+            let others: Vec<Var> = (0..4).filter_map(|_| self.any_var(|known| known.runs & runs == runs)).collect();
+            let mut vars: Vec<Var> = others.into_iter().chain([var]).collect();
+            vars.sort_unstable();
+            vars.dedup();
+            return self.push(runs, Action::ReadAll(vars));
+        }
+        let consume = self.chance(3);
+        if consume {
+            self.vars[var as usize].alive = false;
+        }
+        self.push(runs, Action::Read { var, consume });
+    }
+
+    /// Reads what is left, or leaves it to be dropped.
+    fn end(&mut self) {
+        if self.chance(4) {
+            let runs = self.some_runs(3);
+            self.push(runs, Action::Step);
+        }
+        let left: Vec<Var> = (0..self.vars.len() as Var).filter(|var| self.vars[*var as usize].alive).collect();
+        for var in left {
+            if self.program.threads > 1 && self.chance(10) {
+                self.thread = self.rng.below(self.program.threads);
+            }
+            let runs = self.vars[var as usize].runs & self.some_runs(6);
+            if runs != 0 && !self.chance(8) {
+                let consume = self.chance(2);
+                self.push(runs, Action::Read { var, consume });
+            }
+        }
+        if self.chance(2) {
+            self.push(ALL, Action::Step);
+        }
+    }
+
+    /// A variable that is there, a recent one rather than an old one and one of this thread rather than another's.
+    fn any_var(&mut self, fits: impl Fn(&Known) -> bool) -> Option<Var> {
+        let own = self.chance(4);
+        let thread = self.thread;
+        let mut found: Vec<Var> = (0..self.vars.len() as Var)
+            .filter(|var| {
+                let known = &self.vars[*var as usize];
+                known.alive && (own || known.thread == thread) && fits(known)
+            })
+            .collect();
+        if found.len() > 6 && !self.chance(4) {
+            found.drain(..found.len() - 6);
+        }
+        (!found.is_empty()).then(|| self.rng.pick(&found))
+    }
+
+    /// An operation that fails when it runs, and whatever depends on it with it.
+    fn failing(&mut self) {
+        let names = ["int_div", "int_remainder", "float_select", "int_gather"];
+        let name = self.rng.pick(&names);
+        let mut case = loop {
+            let seed = self.seed();
+            let case = arguments(name, seed).expect("an operation of the table");
+            if !case.has_zero_size() && case.inputs.iter().all(|input| input.meta.shape.num_elements() <= LARGEST) {
+                break case;
+            }
+        };
+        let last = case.inputs.len() - 1;
+        let wrong = if name.starts_with("int_d") || name.starts_with("int_r") { 0 } else { 99 };
+        case.inputs[last].values = Values::Int { low: wrong, high: wrong + 1 };
+        self.finish(case, Vec::new(), true);
+    }
+
+    /// An operation, with what it needs; returns how many were added.
+    fn operation(&mut self) -> usize {
+        let before = self.program.ops();
+        for _ in 0..8 {
+            let name = if self.rng.flag() { self.rng.pick(COMMON) } else { self.rng.pick(Op::NAMES) };
+            if UNSUPPORTED_BY_FLEX.iter().any(|(unsupported, _)| *unsupported == name) {
+                continue;
+            }
+            // Threads that run freely draw in no order.
+            if name.ends_with("_random") && !self.program.lockstep && self.thread > 0 {
+                continue;
+            }
+            let seed = self.seed();
+            let case = arguments(name, seed).expect("an operation of the table");
+            let fitted = if self.chance(8) { None } else { self.fitted(name, &case) };
+            let (case, first) = match fitted {
+                Some((case, var)) => (case, vec![var]),
+                None => (case, Vec::new()),
+            };
+            if self.acceptable(name, &case) {
+                self.finish(case, first, false);
+                break;
+            }
+        }
+        self.program.ops() - before
+    }
+
+    fn acceptable(&mut self, name: &str, case: &Case) -> bool {
+        let small = |meta: &Meta| meta.shape.iter().product::<usize>() <= LARGEST && meta.shape.rank() <= 6;
+        if !case.inputs.iter().all(|input| small(&input.meta)) {
+            return false;
+        }
+        let Some(outs) = inferred(case) else { return false };
+        if !outs.iter().all(small) {
+            return false;
+        }
+        // burn-flex broadcasts a batch without matrices to matrices, and reads memory that is not there.
+        let empty = case.has_zero_size() || outs.iter().any(|out| out.shape.contains(&0));
+        let multiplies = name.ends_with("matmul") || name.starts_with("linear");
+        !(empty && (multiplies || NEEDS_ELEMENTS.contains(&bare(name))))
+    }
+
+    /// The case with a variable as its first tensor.
+    fn fitted(&mut self, name: &str, case: &Case) -> Option<(Case, Var)> {
+        let first = case.inputs.first()?.clone();
+        let kind = kind_of(first.meta.dtype);
+        let fixed = dtype_is_fixed(name);
+        let fits = |known: &Known| {
+            known.kind == kind
+                && match kind {
+                    Kind::Int if fixed => known.meta.dtype == first.meta.dtype,
+                    Kind::Quantized => simple(known.meta.dtype) && simple(first.meta.dtype),
+                    _ => true,
+                }
+        };
+        let var = self.any_var(fits)?;
+        if !self.in_range(name, 0, &first, self.vars[var as usize].range) {
+            return None;
+        }
+        let meta = self.vars[var as usize].meta.clone();
+        let shape = meta.shape.to_vec();
+        let mut case = case.clone();
+        // Operands of one dtype stay so.
+        for input in &mut case.inputs {
+            let is_index = kind == Kind::Int && input.values != first.values && name.contains("gather");
+            if input.meta.dtype == first.meta.dtype && !is_index {
+                input.meta.dtype = meta.dtype;
+                if let Values::Int { low, .. } = &mut input.values
+                    && meta.dtype.is_uint()
+                {
+                    *low = (*low).max(0);
+                }
+            }
+        }
+        case.inputs[0].meta.shape = meta.shape.clone();
+        self.reshape_operands(bare(name), &mut case, &first.meta.shape, &shape)?;
+        inferred(&case).map(|_| (case, var))
+    }
+
+    /// Fits attributes and other operands to a first tensor of another shape, or gives up.
+    fn reshape_operands(&mut self, bare: &str, case: &mut Case, was: &Shape, shape: &[usize]) -> Option<()> {
+        let rank = shape.len();
+        let dim = self.rng.below(rank.max(1));
+        let size = *shape.get(dim)?;
+        let numbers: Vec<(&str, usize)> = match bare {
+            "topk" | "argtopk" => vec![("k", self.rng.between(size.min(1), size))],
+            "unfold" if size > 0 => vec![("size", self.rng.between(1, size)), ("step", self.rng.between(1, 3))],
+            "swap_dims" => vec![("dim1", dim), ("dim2", self.rng.below(rank))],
+            _ => vec![],
+        };
+        let slices = self.slices(shape);
+        let mut target = shape.to_vec();
+        match bare {
+            "reshape" => target = self.factors(shape.iter().product()),
+            "expand" => {
+                target.iter_mut().for_each(|size| {
+                    if *size == 1 {
+                        *size = self.rng.pick(&[1, 2, 3]);
+                    }
+                });
+                if rank < 6 && self.rng.flag() {
+                    target.insert(0, self.rng.between(1, 3));
+                }
+            }
+            _ => {}
+        }
+        let mut axes: Vec<usize> = (0..rank).collect();
+        (1..rank).rev().for_each(|i| axes.swap(i, self.rng.below(i + 1)));
+        if bare == "flip" {
+            axes.truncate(self.rng.between(0, rank));
+        }
+        attributes(&mut case.op, &mut |name, attribute| match attribute {
+            Attribute::Number(number) => {
+                let given = numbers.iter().find(|(given, _)| *given == name).map(|(_, value)| *value);
+                if let Some(value) = given.or((name == "dim").then_some(dim)) {
+                    *number = value;
+                }
+            }
+            Attribute::Shape(shape) => *shape = Shape::from(target.clone()),
+            Attribute::Axes(field) => *field = Axes::from_slice(&axes),
+            Attribute::Slices(field) => field.clone_from(&slices),
+        });
+        let resized = |size: usize| -> Vec<usize> {
+            let mut shape = shape.to_vec();
+            shape[dim] = size;
+            shape
+        };
+        let count = if size == 0 { 0 } else { self.rng.between(0, 5) };
+        let others = case.inputs.len() - 1;
+        let mut shapes: Vec<Vec<usize>> = match bare {
+            "gather" | "scatter_add" | "scatter_or" => vec![resized(count); others],
+            "select" => vec![vec![count]],
+            "select_add" | "select_or" => vec![vec![count], resized(count)],
+            "slice_assign" => {
+                let sizes = shape.iter().enumerate();
+                vec![sizes.map(|(at, &size)| slices.get(at).map_or(size, |s| s.output_size(size))).collect()]
+            }
+            "cat" => (0..others).map(|_| resized(self.rng.between(1, 3))).collect(),
+            "matmul" if rank > 1 => {
+                let mut rhs = self.shrunk(shape);
+                rhs[rank - 2] = shape[rank - 1];
+                rhs[rank - 1] = self.rng.between(1, 5);
+                vec![rhs]
+            }
+            "layer_norm" => vec![vec![shape[rank - 1]]; others],
+            "linear" => {
+                let width = self.rng.between(1, 5);
+                vec![vec![shape[rank - 1], width], vec![width]]
+            }
+            "cross" if size == 3 => vec![shape.to_vec()],
+            // Shapes that equal or broadcast to that of the first tensor still do.
+            _ => {
+                let follows = |input: &Input| {
+                    let (mine, first) = (&input.meta.shape, was);
+                    mine.rank() == first.rank() && mine.iter().zip(first.iter()).all(|(a, b)| a == b || *a == 1)
+                };
+                let dims = matches!(bare, "gather_nd" | "scatter_nd" | "irfft" | "rfft") || bare.contains("conv");
+                if dims || others > 0 && !case.inputs[1..].iter().all(follows) {
+                    return None;
+                }
+                let equal: Vec<bool> = case.inputs[1..].iter().map(|input| input.meta.shape == *was).collect();
+                equal.iter().map(|&equal| if equal { shape.to_vec() } else { self.shrunk(shape) }).collect()
+            }
+        };
+        shapes.truncate(others);
+        if shapes.len() != others {
+            return None;
+        }
+        for (input, shape) in case.inputs[1..].iter_mut().zip(shapes) {
+            input.meta.shape = Shape::from(shape);
+        }
+        if matches!(bare, "gather" | "scatter_add" | "scatter_or" | "select" | "select_add" | "select_or") {
+            case.inputs[1].values = Values::Int { low: 0, high: size as i64 };
+        }
+        Some(())
+    }
+
+    /// A shape that broadcasts to the given one.
+    fn shrunk(&mut self, shape: &[usize]) -> Vec<usize> {
+        shape.iter().map(|&size| if self.rng.flag() { 1 } else { size }).collect()
+    }
+
+    /// A shape with as many elements.
+    fn factors(&mut self, mut elements: usize) -> Vec<usize> {
+        let mut shape = Vec::new();
+        if elements == 0 {
+            return vec![self.rng.between(1, 3), 0];
+        }
+        while elements > 1 && shape.len() < 5 {
+            let factor = (2..=elements).find(|factor| elements % factor == 0).unwrap_or(elements);
+            let factor = if self.rng.flag() { factor } else { elements / factor };
+            let factor = if self.chance(4) { elements } else { factor };
+            elements /= factor;
+            shape.push(factor);
+        }
+        if elements > 1 || shape.is_empty() || (shape.len() < 6 && self.chance(4)) {
+            shape.push(elements);
+        }
+        shape
+    }
+
+    fn slices(&mut self, shape: &[usize]) -> Vec<Slice> {
+        let count = self.rng.between(0, shape.len());
+        let sizes = shape[..count].iter();
+        sizes
+            .map(|&size| {
+                let size = size as isize;
+                let mut bound = || self.rng.between(0, 2 * size as usize + 1) as isize - size;
+                let (start, end) = (bound().min((size - 1).max(0)), bound());
+                let end = self.rng.flag().then_some(end);
+                Slice::new(start, end, self.rng.pick(&[1, 1, 1, 1, 2, -1]))
+            })
+            .collect()
+    }
+
+    /// Whether values in a range may be read as an operand.
+    fn in_range(&mut self, name: &str, position: usize, wanted: &Input, have: Option<Range>) -> bool {
+        let strict = match wanted.values {
+            Values::Float { low, high } => {
+                let usual = (low, high) == (-2.0, 2.0);
+                let strict = (name == "float_grid_sample_2d" || name.starts_with("deform")) && position > 0;
+                strict || name.starts_with("ctc") || (!usual && !self.chance(6))
+            }
+            Values::Int { low, high } => !matches!((low, high), (-8 | 0, 8)),
+            Values::Bool => false,
+            Values::Quantized { low } => low > -127 && !self.chance(6),
+        };
+        !strict || have.is_some_and(|have| have.within(&Range::of(wanted.values)))
+    }
+
+    /// Adds a case whose first operands are given, and makes or finds the others.
+    fn finish(&mut self, case: Case, given: Vec<Var>, fails: bool) {
+        let Case { mut op, inputs, scalars } = case;
+        let name = op.name();
+        let mut runs = self.some_runs(20);
+        let mut operands = Vec::new();
+        for (position, input) in inputs.iter().enumerate() {
+            let var = match given.get(position) {
+                Some(var) => *var,
+                None if fails => self.upload(input.clone(), runs),
+                None => self.operand(name, position, input, runs),
+            };
+            runs &= self.vars[var as usize].runs;
+            operands.push(var);
+        }
+        if runs == 0 {
+            return;
+        }
+        let mut consumes: Vec<Var> = operands.iter().copied().filter(|_| self.chance(3)).collect();
+        consumes.sort_unstable();
+        consumes.dedup();
+        self.emit(&mut op, &operands, scalars, consumes, runs);
+    }
+
+    fn emit(
+        &mut self,
+        op: &mut Op,
+        operands: &[Var],
+        scalars: Vec<burn_backend::Scalar>,
+        consumes: Vec<Var>,
+        runs: Mask,
+    ) -> Vec<Var> {
+        number(op, operands);
+        let outs = infer(op, &|value| &self.vars[value.0 as usize].meta).expect("it was inferred before");
+        let ranges: Vec<Option<Range>> = operands.iter().map(|var| self.vars[*var as usize].range).collect();
+        let first = operands.first().map(|var| self.vars[*var as usize].meta.clone());
+        consumes.iter().for_each(|var| self.vars[*var as usize].alive = false);
+        let kinds = op.outputs();
+        let mut to = Vec::new();
+        for (position, (meta, kind)) in outs.into_iter().zip(kinds).enumerate() {
+            let range = range(op, position, &ranges, first.as_ref(), &scalars, meta.dtype);
+            to.push(self.new_var(meta, *kind, range, runs));
+        }
+        self.push(runs, Action::Op { op: op.clone(), scalars, consumes, to: to.clone() });
+        to
+    }
+
+    /// A variable for an operand: one that fits, one made to fit, or an upload.
+    fn operand(&mut self, name: &str, position: usize, input: &Input, runs: Mask) -> Var {
+        let kind = kind_of(input.meta.dtype);
+        if !self.chance(8) {
+            let there = |known: &Known| known.kind == kind && known.runs & runs == runs;
+            if let Some(var) = self.any_var(|known| there(known) && known.meta == input.meta)
+                && self.in_range(name, position, input, self.vars[var as usize].range)
+            {
+                return var;
+            }
+            let other = kind != Kind::Quantized && self.rng.flag();
+            if other
+                && let Some(var) = self.any_var(|known| {
+                    there(known) && known.meta.dtype == input.meta.dtype && !known.meta.shape.contains(&0)
+                })
+                && self.in_range(name, position, input, self.vars[var as usize].range)
+            {
+                return self.made_to_fit(var, kind, &input.meta.shape, runs);
+            }
+        }
+        self.upload(input.clone(), runs)
+    }
+
+    /// Gives a tensor another shape: flat, repeated, cut, and folded again.
+    fn made_to_fit(&mut self, var: Var, kind: Kind, shape: &Shape, runs: Mask) -> Var {
+        let have = self.vars[var as usize].meta.shape.num_elements();
+        let need = shape.num_elements();
+        // Only what is made here is consumed here: the tensor itself may be another operand.
+        let mine = self.vars.len() as Var;
+        let mut var = self.view(var, mine, kind, runs, |tensor| View::Reshape(tensor, Shape::new([have])));
+        if need > have {
+            var = self.view(var, mine, kind, runs, |tensor| View::Repeat(tensor, need.div_ceil(have)));
+        }
+        if need != have {
+            var = self.view(var, mine, kind, runs, |tensor| View::Slice(tensor, Slice::new(0, Some(need as isize), 1)));
+        }
+        self.view(var, mine, kind, runs, |tensor| View::Reshape(tensor, shape.clone()))
+    }
+
+    fn view(&mut self, var: Var, mine: Var, kind: Kind, runs: Mask, view: impl Fn(ValueId) -> View) -> Var {
+        let mut op = view(ValueId(0)).op(kind);
+        let consumes = if var >= mine && self.chance(3) { vec![var] } else { vec![] };
+        let runs = runs & self.vars[var as usize].runs;
+        self.emit(&mut op, &[var], Vec::new(), consumes, runs)[0]
+    }
+}
+
+enum View {
+    Reshape(ValueId, Shape),
+    Repeat(ValueId, usize),
+    Slice(ValueId, Slice),
+}
+
+impl View {
+    fn op(self, kind: Kind) -> Op {
+        match (self, kind) {
+            (View::Reshape(tensor, shape), Kind::Float) => Op::float_reshape { tensor, shape },
+            (View::Reshape(tensor, shape), Kind::Int) => Op::int_reshape { tensor, shape },
+            (View::Reshape(tensor, shape), _) => Op::bool_reshape { tensor, shape },
+            (View::Repeat(tensor, times), Kind::Float) => Op::float_repeat_dim { tensor, dim: 0, times },
+            (View::Repeat(tensor, times), Kind::Int) => Op::int_repeat_dim { tensor, dim: 0, times },
+            (View::Repeat(tensor, times), _) => Op::bool_repeat_dim { tensor, dim: 0, times },
+            (View::Slice(tensor, slice), Kind::Float) => Op::float_slice { tensor, slices: vec![slice] },
+            (View::Slice(tensor, slice), Kind::Int) => Op::int_slice { tensor, slices: vec![slice] },
+            (View::Slice(tensor, slice), _) => Op::bool_slice { tensor, slices: vec![slice] },
+        }
+    }
+}
+
+fn inferred(case: &Case) -> Option<Vec<Meta>> {
+    infer(&case.op, &|value| &case.inputs[value.0 as usize].meta).ok().map(|outs| outs.into_vec())
+}
+
+pub(crate) fn kind_of(dtype: DType) -> Kind {
+    match dtype {
+        DType::QFloat(_) => Kind::Quantized,
+        DType::Bool(_) => Kind::Bool,
+        dtype if dtype.is_float() => Kind::Float,
+        _ => Kind::Int,
+    }
+}
+
+/// A quantised dtype with one scale for the tensor; most operations take no other.
+fn simple(dtype: DType) -> bool {
+    matches!(dtype, DType::QFloat(scheme) if scheme.level == QuantLevel::Tensor)
+}
+
+/// Operations that burn-flex has for wide integers only.
+fn dtype_is_fixed(name: &str) -> bool {
+    matches!(name, "int_matmul" | "int_argmax" | "int_argmin" | "int_mean" | "ctc_loss")
+}
+
+/// The name without its kind.
+pub(crate) fn bare(name: &str) -> &str {
+    ["float_", "int_", "bool_", "q_"].iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
+}
+
+/// Attributes that depend on the shape of the first tensor.
+enum Attribute<'a> {
+    Number(&'a mut usize),
+    Shape(&'a mut Shape),
+    Axes(&'a mut Axes),
+    Slices(&'a mut Vec<Slice>),
+}
+
+#[rustfmt::skip]
+macro_rules! attribute {
+    (usize, $field:ident, $f:ident) => { $f(stringify!($field), Attribute::Number($field)) };
+    (Shape, $field:ident, $f:ident) => { $f(stringify!($field), Attribute::Shape($field)) };
+    (Axes, $field:ident, $f:ident) => { $f(stringify!($field), Attribute::Axes($field)) };
+    (Slices, $field:ident, $f:ident) => { $f(stringify!($field), Attribute::Slices($field)) };
+    ($tag:ident, $field:ident, $f:ident) => { let _ = $field; };
+}
+
+macro_rules! define_attributes {
+    ($(trait $trait:ident {
+        node { $($op:ident ($($field:ident: $tag:ident),*) -> $ret:ident;)* }
+        host { $($host:tt)* }
+    })*) => {
+        fn attributes(op: &mut Op, f: &mut dyn FnMut(&str, Attribute<'_>)) {
+            match op {
+                $($(Op::$op { $($field),* } => { $(attribute!($tag, $field, f);)* })*)*
+                Op::extension(_) => {}
+            }
+        }
+    };
+}
+with_backend_methods! { define_attributes! {} }

@@ -1,0 +1,331 @@
+//! `Fusion<Cuda>` against `Cuda`: each operation recorded, interpreted and then replayed as a CUDA graph with new data
+//! and new scalars; and what may happen to tensors around a replay.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use burn_backend::{Backend, Distribution, Scalar, TensorData};
+use burn_tensor::{Int, Tensor};
+use kiln::fusion::graph::{Def, Graph, Node, ValueInfo};
+use kiln::fusion::{GraphCompiler, Interpret, Value, interpret_graph};
+use kiln::{Cuda, CudaDevice, Fusion};
+use kiln_surface::arguments::{Case, Rng, arguments};
+use kiln_surface::{Kind, Op, ValueId, infer_with};
+
+type Recorded = Fusion<Cuda>;
+
+/// Statistics and plans belong to the device, so these tests take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A graph of the case's one operation.
+fn graph_of(case: &Case) -> Option<Graph> {
+    let device = CudaDevice::new(0);
+    let mut graph = Graph { scalars: case.scalars.len() as u32, ..Graph::default() };
+    for input in &case.inputs {
+        let kind = match input.meta.dtype {
+            burn_backend::DType::QFloat(_) => Kind::Quantized,
+            burn_backend::DType::Bool(_) => Kind::Bool,
+            dtype if dtype.is_float() => Kind::Float,
+            _ => Kind::Int,
+        };
+        graph.values.push(ValueInfo { meta: input.meta.clone(), kind, def: Def::Input });
+    }
+    let meta = |value: ValueId| &case.inputs[value.0 as usize].meta;
+    let outs = infer_with(&case.op, &meta, &Cuda::defaults(&device)).ok()?;
+    for (output, (kind, meta)) in case.op.outputs().iter().zip(outs).enumerate() {
+        graph.outputs.push(ValueId(graph.values.len() as u32));
+        let def = Def::Node { node: 0, output: output as u32 };
+        graph.values.push(ValueInfo { meta, kind: *kind, def });
+    }
+    graph.nodes.push(Node { op: case.op.clone(), outputs: graph.outputs.iter().copied().collect() });
+    Some(graph)
+}
+
+/// Runs the graph on `B` and reads the results.
+fn run<B: GraphCompiler>(
+    graph: &Graph,
+    data: &[TensorData],
+    scalars: &[Scalar],
+    device: &B::Device,
+) -> Result<Vec<TensorData>, String> {
+    let inputs = graph.values.iter().zip(data).map(|(info, data)| match info.kind {
+        Kind::Float => Value::Float(B::float_from_data(data.clone(), device)),
+        Kind::Int => Value::Int(B::int_from_data(data.clone(), device)),
+        Kind::Bool => Value::Bool(B::bool_from_data(data.clone(), device)),
+        Kind::Quantized => Value::Quantized(B::q_from_data(data.clone(), device)),
+    });
+    let outputs =
+        interpret_graph::<B>(graph, inputs.collect(), scalars, &[]).map_err(|e| e.message.clone())?;
+    let read = outputs.into_iter().map(|output| {
+        let data = match output {
+            Value::Float(tensor) => burn_backend::try_read_sync(B::float_into_data(tensor)),
+            Value::Int(tensor) => burn_backend::try_read_sync(B::int_into_data(tensor)),
+            Value::Bool(tensor) => burn_backend::try_read_sync(B::bool_into_data(tensor)),
+            Value::Quantized(tensor) => burn_backend::try_read_sync(B::q_into_data(tensor)),
+        };
+        data.expect("reads are synchronous").map_err(|error| error.to_string())
+    });
+    read.collect()
+}
+
+/// New values for the scalars, of the same variants: whole numbers stay small, so that shifts and bounds hold.
+fn vary(scalars: &[Scalar], rng: &mut Rng) -> Vec<Scalar> {
+    let vary = |scalar: &Scalar| match *scalar {
+        Scalar::Float(x) => Scalar::Float(x + 0.25 * rng.unit()),
+        Scalar::Int(x) if x > 0 => Scalar::Int(x + rng.below(2) as i64),
+        Scalar::UInt(x) if x > 0 => Scalar::UInt(x + rng.below(2) as u64),
+        other => other,
+    };
+    scalars.iter().map(vary).collect()
+}
+
+/// Equal bits, or for sums that atomics add in any order a few units in the last place.
+fn same(a: &TensorData, b: &TensorData, exact: bool) -> Result<(), String> {
+    if a.shape != b.shape || a.dtype != b.dtype {
+        return Err(format!("{:?} {:?} and {:?} {:?}", a.shape, a.dtype, b.shape, b.dtype));
+    }
+    if a.as_bytes() == b.as_bytes() {
+        return Ok(());
+    }
+    if exact || !a.dtype.is_float() {
+        return Err("the bits differ".into());
+    }
+    let epsilon = a.dtype.finfo().map_or(0.0, |info| info.epsilon);
+    let worst = a.iter::<f64>().zip(b.iter::<f64>()).find(|(x, y)| {
+        !(x == y || (x - y).abs() <= 32.0 * epsilon * (1.0 + x.abs()) || x.is_nan() && y.is_nan())
+    });
+    worst.map_or(Ok(()), |(x, y)| Err(format!("{x} and {y}")))
+}
+
+#[test]
+fn each_operation_is_replayed_with_new_data_and_scalars() {
+    let _alone = alone();
+    let device = CudaDevice::new(0);
+    let seeds: u64 = std::env::var("KILN_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
+    let (mut cases, mut replayed) = (0, 0);
+    let mut skipped: BTreeMap<&str, String> = BTreeMap::new();
+    let mut tested: Vec<&str> = Vec::new();
+    let mut wrong: Vec<String> = Vec::new();
+    for name in Op::NAMES {
+        if name.ends_with("_random") || name.ends_with("_empty") || name.ends_with("_to_device") {
+            continue; // random numbers are tested with a model, uninitialised memory has no values
+        }
+        for seed in 0..seeds {
+            let Some(case) = arguments(name, seed) else {
+                skipped.insert(name, "no arguments".into());
+                continue;
+            };
+            let Some(graph) = graph_of(&case) else { continue };
+            let exact =
+                !name.contains("scatter") && !name.contains("select_add") && !name.ends_with("backward");
+            let mut rng = Rng::new(seed ^ 0x5eed);
+            Recorded::reset_stats(&device);
+            for round in 0..5u64 {
+                let data: Vec<TensorData> =
+                    (0..).zip(&case.inputs).map(|(k, input)| input.data(seed + 31 * round + k)).collect();
+                let scalars = if round == 0 { case.scalars.clone() } else { vary(&case.scalars, &mut rng) };
+                let expected = match run::<Cuda>(&graph, &data, &scalars, &device) {
+                    Ok(expected) => expected,
+                    Err(why) => {
+                        skipped.insert(name, why);
+                        break;
+                    }
+                };
+                match run::<Interpret<Recorded>>(&graph, &data, &scalars, &device) {
+                    Ok(got) => {
+                        let pairs = got.iter().zip(&expected);
+                        if let Some(Err(why)) = pairs.map(|(g, e)| same(g, e, exact)).find(Result::is_err) {
+                            wrong.push(format!("{name}, seed {seed}, round {round}: {why}; {:?}", case.op));
+                        }
+                    }
+                    Err(why) => wrong.push(format!("{name}, seed {seed}, round {round}: {why}")),
+                }
+                tested.push(name);
+            }
+            let stats = Recorded::stats(&device);
+            cases += 1;
+            replayed += u64::from(stats.executed > 0);
+            for (reason, count) in stats.declined {
+                wrong.push(format!("{name}, seed {seed}: declined {count} times: {reason}"));
+            }
+        }
+        Recorded::forget_plans(&device);
+    }
+    tested.dedup();
+    skipped.retain(|name, _| !tested.contains(name));
+    println!("{} operations in {cases} cases, {replayed} of them replayed", tested.len());
+    for (name, why) in &skipped {
+        println!("  {name}: {why}");
+    }
+    // A bool scalar has no spare values to mark it with, so it is never captured.
+    wrong.retain(|text| !text.contains("a bool scalar is a parameter"));
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(tested.len() > 250 && replayed > cases / 2, "{} operations, {replayed} replays", tested.len());
+}
+
+fn values(tensor: &Tensor<Recorded, 1>) -> Vec<f32> {
+    tensor.clone().into_data().iter::<f32>().collect()
+}
+
+/// `x + scale`, recorded as one step.
+fn step(x: Tensor<Recorded, 1>, scale: f32) -> Tensor<Recorded, 1> {
+    let device = x.device();
+    let y = x + scale;
+    Recorded::step(&device);
+    y
+}
+
+fn start(value: f32) -> Tensor<Recorded, 1> {
+    Tensor::from_floats([value; 4], &CudaDevice::new(0))
+}
+
+/// Runs until the step is a captured graph whose parameter stays in place.
+fn warm() -> Tensor<Recorded, 1> {
+    let device = CudaDevice::new(0);
+    Recorded::forget_plans(&device);
+    Recorded::reset_stats(&device);
+    let mut x = start(0.0);
+    for _ in 0..6 {
+        x = step(x, 1.0);
+    }
+    assert!(Recorded::stats(&device).executed >= 3, "{}", Recorded::stats(&device));
+    x
+}
+
+#[test]
+fn a_held_old_value_survives_the_replays_that_follow() {
+    let _alone = alone();
+    let mut x = warm();
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(x.clone());
+        x = step(x, 1.0);
+    }
+    let read: Vec<f32> = held.iter().map(|x| values(x)[0]).collect();
+    assert_eq!(read, [6.0, 7.0, 8.0, 9.0]);
+    assert_eq!(values(&x), [10.0; 4]);
+}
+
+#[test]
+fn a_held_view_survives_the_replays_that_follow() {
+    let _alone = alone();
+    let mut x = warm();
+    let view = x.clone().slice([1..3]);
+    Recorded::step(&CudaDevice::new(0)); // the view is a tensor of the parameter's memory now
+    for _ in 0..3 {
+        x = step(x, 1.0);
+    }
+    assert_eq!(values(&view), [6.0; 2]);
+    assert_eq!(values(&x), [9.0; 4]);
+}
+
+#[test]
+fn two_models_share_a_plan_without_mixing_their_parameters() {
+    let _alone = alone();
+    let mut a = warm();
+    let mut b = start(100.0);
+    for _ in 0..4 {
+        b = step(b, 10.0);
+        a = step(a, 1.0);
+    }
+    assert_eq!((values(&a), values(&b)), (vec![10.0; 4], vec![140.0; 4]));
+}
+
+#[test]
+fn outputs_of_chained_replays_stay_valid() {
+    let _alone = alone();
+    let _ = warm();
+    let a = step(start(1.1), 1.0);
+    let b = step(start(1.2), 1.0);
+    let c = step(step(start(2.0), 1.0), 1.0);
+    assert_eq!((values(&a)[0], values(&b)[0], values(&c)[0]), (2.1, 2.2, 4.0));
+}
+
+#[test]
+fn swapped_parameters_are_not_overwritten_before_they_are_read() {
+    let _alone = alone();
+    let device = CudaDevice::new(0);
+    Recorded::forget_plans(&device);
+    let (mut a, mut b) = (start(1.0), start(2.0));
+    for _ in 0..8 {
+        (a, b) = (b.clone() * 1.0, a.clone() * 1.0);
+        Recorded::step(&device);
+    }
+    assert_eq!((values(&a)[0], values(&b)[0]), (1.0, 2.0));
+    a = a * 1.0;
+    Recorded::step(&device);
+    assert_eq!((values(&a)[0], values(&b)[0]), (1.0, 2.0));
+}
+
+#[test]
+fn random_numbers_of_replays_are_those_of_the_eager_backend() {
+    let _alone = alone();
+    let device = CudaDevice::new(0);
+    fn draw<B: Backend>(device: &B::Device) -> Tensor<B, 1> {
+        let uniform = Tensor::<B, 1>::random([1000], Distribution::Uniform(-1.0, 2.0), device);
+        let normal = Tensor::<B, 1>::random([1000], Distribution::Normal(0.5, 2.0), device);
+        uniform * normal
+    }
+    Recorded::forget_plans(&device);
+    Recorded::reset_stats(&device);
+    Cuda::seed(&device, 42);
+    let eager: Vec<TensorData> = (0..6).map(|_| draw::<Cuda>(&device).into_data()).collect();
+    Recorded::seed(&device, 42);
+    let mut lazy = Vec::new();
+    for _ in 0..6 {
+        let x = draw::<Recorded>(&device);
+        Recorded::step(&device);
+        lazy.push(x.into_data());
+    }
+    assert!(Recorded::stats(&device).executed >= 3);
+    assert_eq!(lazy, eager);
+}
+
+#[test]
+fn an_index_out_of_range_in_a_replay_is_reported_and_the_next_replay_is_clean() {
+    let _alone = alone();
+    let device = CudaDevice::new(0);
+    Recorded::forget_plans(&device);
+    Recorded::reset_stats(&device);
+    let rows = |index: i32| {
+        let table = Tensor::<Recorded, 2>::from_floats([[1.0, 2.0], [3.0, 4.0]], &device);
+        let y = table.select(0, Tensor::<Recorded, 1, Int>::from_ints([index], &device)) * 2.0;
+        Recorded::step(&device);
+        y
+    };
+    for _ in 0..4 {
+        assert_eq!(rows(1).into_data(), TensorData::from([[6.0f32, 8.0]]));
+    }
+    let bad = rows(7);
+    let good = rows(0);
+    assert_eq!(good.into_data(), TensorData::from([[2.0f32, 4.0]]));
+    let error = bad.try_into_data().unwrap_err().to_string();
+    assert!(error.contains("select") && error.contains('7'), "{error}");
+    assert_eq!(rows(1).into_data(), TensorData::from([[6.0f32, 8.0]]));
+    assert!(Recorded::stats(&device).executed >= 4, "{}", Recorded::stats(&device));
+    let _ = Recorded::sync(&device);
+}
+
+#[test]
+fn memory_is_flat_over_replays_and_given_back_with_the_plans() {
+    let _alone = alone();
+    let device = CudaDevice::new(0);
+    let live = || {
+        Recorded::sync(&device).unwrap();
+        device.memory_stats().unwrap().live_bytes
+    };
+    Recorded::forget_plans(&device);
+    let before = live();
+    let mut x = warm();
+    let early = live();
+    for _ in 0..200 {
+        x = step(x, 1.0);
+    }
+    assert_eq!(live(), early);
+    drop(x);
+    Recorded::forget_plans(&device);
+    assert_eq!(live(), before);
+}
