@@ -12,6 +12,7 @@ Trains a small convolutional network to read handwritten digits.
 Usage: digits [OPTIONS]
 
   --device DEVICE    auto, cpu, cuda or cuda:N; auto takes CUDA when it is usable [auto]
+  --fusion           record whole steps and run them as graphs, instead of one operation after the other
   --epochs N         train up to epoch N, counted from the start of the run [20; 5 with --mnist]
   --batch-size N     images per step [64]
   --lr X             learning rate [0.004]
@@ -27,6 +28,7 @@ Usage: digits [OPTIONS]
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Options {
     pub(crate) device: Choice,
+    pub(crate) fusion: bool,
     pub(crate) epochs: Option<usize>,
     pub(crate) batch_size: Option<usize>,
     pub(crate) learning_rate: Option<f64>,
@@ -67,6 +69,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Opt
             "--seed" => options.seed = Some(parsed(name, value()?, "a number from 0 to 2^64-1")?),
             "--artifacts" => options.artifacts = Some(value()?.into()),
             "--mnist" => options.mnist = Some(value()?.into()),
+            "--fusion" => options.fusion = true,
             "--resume" => options.resume = true,
             "--plain" => options.plain = true,
             "--help" | "-h" => options.help = true,

@@ -1,6 +1,6 @@
-//! Kiln's CUDA backend, as this program uses it.
+//! Kiln's backends, as this program uses them.
 
-pub(crate) use kiln::{Cuda, CudaDevice};
+pub(crate) use kiln::{Cuda, CudaDevice, Fusion};
 
 /// The number of CUDA devices, or what is missing and how to get it.
 pub(crate) fn availability() -> Result<usize, String> {

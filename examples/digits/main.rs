@@ -6,7 +6,7 @@
 //! - `data`, `mnist`: images from the file kept here, or from a local folder
 //! - `batch`, `model`: tensors from images; the network
 //! - `train`, `run_folder`, `renderer`: the training run, what it leaves on disk, what it prints
-//! - `cuda`: Kiln's backend
+//! - `cuda`: Kiln's backends
 
 mod batch;
 mod cli;
@@ -29,7 +29,10 @@ use burn::module::Module;
 use burn::tensor::backend::AutodiffBackend;
 use burn_flex::{Flex, FlexDevice};
 
+use kiln::fusion::GraphCompiler;
+
 use cli::Options;
+use cuda::{Cuda, Fusion};
 use data::Split;
 use device::Device;
 use model::ModelConfig;
@@ -80,10 +83,26 @@ fn run() -> Result<(), Failure> {
     }
     let (device, why) = device::select(options.device, cuda::availability())?;
     say(format_args!("device: {why}"));
-    match device {
-        Device::Cpu => run_on::<Autodiff<Flex>>(&options, &FlexDevice),
-        Device::Cuda(index) => run_on::<Autodiff<cuda::Cuda>>(&options, &cuda::device(index)),
+    match (device, options.fusion) {
+        (Device::Cpu, false) => run_on::<Autodiff<Flex>>(&options, &FlexDevice),
+        (Device::Cpu, true) => run_recorded::<Flex>(&options, &FlexDevice),
+        (Device::Cuda(index), false) => run_on::<Autodiff<Cuda>>(&options, &cuda::device(index)),
+        (Device::Cuda(index), true) => run_recorded::<Cuda>(&options, &cuda::device(index)),
     }
+}
+
+/// As [`run_on`], with whole steps recorded; says in the end what became of them.
+fn run_recorded<B: GraphCompiler>(options: &Options, device: &B::Device) -> Result<(), Failure> {
+    run_on::<Autodiff<Fusion<B>>>(options, device)?;
+    let stats = Fusion::<B>::stats(device);
+    say(format_args!(
+        "graphs: {} runs, {} of them known before, {} by an executable; {} operations",
+        stats.runs(),
+        stats.hits,
+        stats.executed,
+        stats.recorded,
+    ));
+    Ok(())
 }
 
 fn run_on<B: AutodiffBackend>(options: &Options, device: &B::Device) -> Result<(), Failure> {

@@ -192,7 +192,8 @@ pub fn interpret_graph<B: GraphCompiler>(
     outputs.into_iter().map(|output| output.expect("each output is a value of the graph")).collect()
 }
 
-fn message(payload: Box<dyn std::any::Any + Send>) -> String {
+/// What a panic said.
+pub(crate) fn message(payload: Box<dyn std::any::Any + Send>) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| text.to_string());
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
 }

@@ -3,7 +3,7 @@
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use burn_backend::DeviceOps;
@@ -38,6 +38,10 @@ pub(crate) struct DeviceState<B: GraphCompiler> {
     pub(crate) budget: Mutex<Budget>,
     pub(crate) stats: Mutex<Stats>,
     root: Mutex<Arc<Step<B>>>,
+    /// A root that stays without steps, for traces without operations.
+    nothing: Arc<Step<B>>,
+    /// Steps added since the root was new.
+    steps: AtomicUsize,
     random: Mutex<DrawState>,
     /// Tracers of threads that ended while their trace held operations.
     orphans: Mutex<Vec<Arc<Tracer<B>>>>,
@@ -70,6 +74,8 @@ impl<B: GraphCompiler> DeviceState<B> {
                 budget: Mutex::default(),
                 stats: Mutex::default(),
                 root: Mutex::new(Step::root()),
+                nothing: Step::root(),
+                steps: AtomicUsize::new(0),
                 random: Mutex::default(),
                 orphans: Mutex::default(),
                 any_orphans: AtomicBool::new(false),
@@ -87,9 +93,20 @@ impl<B: GraphCompiler> DeviceState<B> {
         lock(&self.root).clone()
     }
 
+    /// What a trace without operations holds.
+    pub(crate) fn nothing(&self) -> Arc<Step<B>> {
+        self.nothing.clone()
+    }
+
     /// Forgets all known sequences; traces under way keep theirs.
     pub(crate) fn forget_plans(&self) {
         *lock(&self.root) = Step::root();
+        self.steps.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts a step that is added, and returns how many there were.
+    pub(crate) fn count_step(&self) -> usize {
+        self.steps.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn seed(&self, seed: u64) {
@@ -111,6 +128,7 @@ impl<B: GraphCompiler> DeviceState<B> {
     pub(crate) fn wait_until(&self, ready: impl Fn() -> bool) {
         let mut guard = lock(&self.done);
         self.waiting.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst); // with that of `notify`: it sees that somebody waits, or `ready` sees the value
         while !ready() {
             guard = self.done_signal.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
@@ -119,6 +137,7 @@ impl<B: GraphCompiler> DeviceState<B> {
 
     /// Tells those who wait that values are known.
     pub(crate) fn notify(&self) {
+        fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.done));
             self.done_signal.notify_all();

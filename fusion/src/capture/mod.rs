@@ -104,7 +104,7 @@ impl<B: GraphCompiler> Backend for Fusion<B> {
     }
 
     fn memory_cleanup(device: &Self::Device) {
-        local_tracer(DeviceState::<B>::of(device)).flush(Cut::Sync);
+        local_tracer(DeviceState::<B>::of(device)).finish(Cut::Sync);
         B::memory_cleanup(device);
     }
 
@@ -118,7 +118,7 @@ impl<B: GraphCompiler> Backend for Fusion<B> {
     }
 
     fn sync(device: &Self::Device) -> Result<(), ExecutionError> {
-        local_tracer(DeviceState::<B>::of(device)).flush(Cut::Sync);
+        local_tracer(DeviceState::<B>::of(device)).finish(Cut::Sync);
         B::sync(device)
     }
 

@@ -64,6 +64,9 @@ pub(crate) struct Plan<B: GraphCompiler> {
     pub(crate) executable: OnceLock<B::Executable>,
 }
 
+/// Known operations of a device, of some 400 bytes each, after which all are forgotten.
+pub(crate) const MAX_STEPS: usize = 1 << 18;
+
 /// More continuations than this after one step mean that something varies from run to run that should not.
 pub(crate) const MAX_CHILDREN: u32 = 256;
 

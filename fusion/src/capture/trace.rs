@@ -14,7 +14,8 @@
 //!
 //! Locks: a thread that holds a trace's lock takes no other trace's and runs nothing; a [`Job`] runs without any.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,11 +26,12 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::device::{DeviceState, local_tracer, lock};
-use super::plans::{Counts, MAX_CHILDREN, Step};
+use super::plans::{Counts, MAX_CHILDREN, MAX_STEPS, Step};
 use super::run::Job;
 use super::tensor::{FusionTensor, Handle, MAX_VALUES, Place, Stage};
 use crate::compiler::{DrawState, GraphCompiler};
 use crate::explain::{Cut, Miss};
+use crate::interpret::message;
 
 /// How long a foreign read waits for a trace to become a known plan.
 pub(crate) const FOREIGN_WAIT: Duration = Duration::from_millis(5);
@@ -58,6 +60,8 @@ pub(crate) struct Tracer<B: GraphCompiler> {
     taken: Condvar,
     /// The thread that records is running something and cannot go on recording.
     busy: AtomicBool,
+    /// Other threads that are running parts of this trace.
+    helpers: AtomicUsize,
 }
 
 /// The outputs of one operation.
@@ -90,9 +94,10 @@ impl<B: GraphCompiler> Tracer<B> {
         Arc::new(Tracer {
             thread: thread_number(),
             device,
-            trace: Mutex::new(Trace::new(device.root())),
+            trace: Mutex::new(Trace::new(device.nothing())),
             taken: Condvar::new(),
             busy: AtomicBool::new(false),
+            helpers: AtomicUsize::new(0),
         })
     }
 
@@ -134,8 +139,7 @@ impl<B: GraphCompiler> Tracer<B> {
         if trace.counts.nodes == 0 {
             return None;
         }
-        let fresh = Trace::new(self.device.root());
-        let old = std::mem::replace(trace, fresh);
+        let old = std::mem::replace(trace, Trace::new(self.device.nothing()));
         self.taken.notify_all();
         Some(old.into_job(cut))
     }
@@ -146,7 +150,7 @@ impl<B: GraphCompiler> Tracer<B> {
             jobs.extend(self.take_all(trace, cut));
             return;
         }
-        let mut old = std::mem::replace(trace, Trace::new(self.device.root()));
+        let mut old = std::mem::replace(trace, Trace::new(self.device.nothing()));
         self.taken.notify_all();
         let rest = old.split(depth);
         jobs.push(old.into_job(cut));
@@ -172,6 +176,9 @@ impl<B: GraphCompiler> Tracer<B> {
         jobs: &mut Vec<Job<B>>,
     ) -> Result<Outs<B>, String> {
         let (step, known) = loop {
+            if trace.counts.nodes == 0 {
+                trace.begin(self.device.root());
+            }
             let leaves = &trace.values[first_new..];
             let child = trace.cursor.child(&op, leaves);
             if let Some(depth) = trace.passed
@@ -192,7 +199,9 @@ impl<B: GraphCompiler> Tracer<B> {
             if let Some(child) = child {
                 break (child.clone(), true);
             }
-            let outs = match trace.infer(&op, &results, self.device) {
+            // An extension's rule may panic: the operands must not stay behind, and `jobs` must run all the same.
+            let infer = AssertUnwindSafe(|| trace.infer(&op, &results, self.device));
+            let outs = match catch_unwind(infer).unwrap_or_else(|payload| Err(message(payload))) {
                 Ok(outs) => outs,
                 Err(error) => {
                     trace.forget_operands(first_new);
@@ -208,7 +217,7 @@ impl<B: GraphCompiler> Tracer<B> {
                     .iter()
                     .fold(trace.counts.bytes, |sum, (meta, _)| sum.saturating_add(size_bytes(meta))),
             };
-            if trace.cursor.children() >= MAX_CHILDREN {
+            if trace.cursor.children() >= MAX_CHILDREN || self.device.count_step() >= MAX_STEPS {
                 self.device.forget_plans();
             }
             break (trace.cursor.add_child(op, leaves, outs, counts), false);
@@ -307,11 +316,29 @@ impl<B: GraphCompiler> Tracer<B> {
             }
             break;
         }
+        struct Helping<'a, B: GraphCompiler>(&'a Tracer<B>);
+        impl<B: GraphCompiler> Drop for Helping<'_, B> {
+            fn drop(&mut self) {
+                self.0.helpers.fetch_sub(1, Ordering::Release);
+                self.0.device.notify();
+            }
+        }
+        self.helpers.fetch_add(1, Ordering::Relaxed); // under the lock, so that the owner cannot miss it
+        let helping = Helping(self);
         drop(trace);
         for job in jobs {
             job.run();
         }
+        drop(helping);
         self.run_orphans();
+    }
+
+    /// Runs what is recorded, and waits for what other threads have taken of it.
+    pub(crate) fn finish(self: &Arc<Self>, cut: Cut) {
+        self.flush(cut);
+        if self.helpers.load(Ordering::Acquire) > 0 {
+            self.device.wait_until(|| self.helpers.load(Ordering::Acquire) == 0);
+        }
     }
 }
 
@@ -350,6 +377,12 @@ impl<B: GraphCompiler> Trace<B> {
             passed: None,
             followed: 0,
         }
+    }
+
+    /// An empty trace holds no plans; it takes the root when its first operation comes.
+    fn begin(&mut self, root: Arc<Step<B>>) {
+        self.cursor = root.clone();
+        self.root = root;
     }
 
     /// The number of a value; one that the trace does not know becomes its next input.
@@ -614,7 +647,9 @@ impl<B: GraphCompiler> Recorder<'_, B> {
         self.tracer.take_excess(trace, &mut jobs);
         let Recorder { op: name, tracer, trace, .. } = self;
         drop(trace);
-        tracer.run(jobs);
+        if !jobs.is_empty() {
+            tracer.run(jobs); // else it would run what ended threads have left, and recording runs nothing
+        }
         match made {
             Ok(made) => made,
             Err(error) => panic!("{name}: {error}"),

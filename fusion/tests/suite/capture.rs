@@ -1,9 +1,13 @@
 //! `Fusion<Flex>` against `Flex`.
 
-use burn_backend::Backend;
+use burn_backend::ops::FloatTensorOps;
+use burn_backend::{Backend, TensorMetadata};
 use burn_flex::Flex;
+use burn_ir::{BackendIr, TensorHandle};
 use burn_tensor::{Distribution, Tensor, TensorData};
-use kiln_fusion::{Cut, Fusion};
+use kiln_fusion::{Cut, Fusion, Interpret};
+
+use crate::serial;
 
 type B = Fusion<Flex>;
 
@@ -25,8 +29,8 @@ fn data(seed: u64, shape: [usize; 2]) -> TensorData {
 
 #[test]
 fn a_program_gives_the_same_bits_captured() {
+    let _serial = serial();
     let device = Default::default();
-    B::reset_stats(&device);
     for seed in 0..4 {
         let (x, y, scale) = (data(seed, [3, 4]), data(seed + 9, [5, 4]), 0.5 + seed as f32);
         assert_eq!(program::<B>(x.clone(), y.clone(), scale), program::<Flex>(x, y, scale));
@@ -34,4 +38,39 @@ fn a_program_gives_the_same_bits_captured() {
     let stats = B::stats(&device);
     println!("{stats}");
     assert!(stats.hits >= 3 && stats.cuts[&Cut::Read] > 0, "{stats}");
+}
+
+#[test]
+fn any_backend_can_be_wrapped_and_captured() {
+    type Wrapped = Fusion<Interpret<Flex>>;
+    let _serial = serial();
+    for seed in 0..3 {
+        let (x, y) = (data(seed, [3, 4]), data(seed + 9, [5, 4]));
+        assert_eq!(program::<Wrapped>(x.clone(), y.clone(), 0.5), program::<Flex>(x, y, 0.5));
+    }
+}
+
+#[test]
+fn a_captured_backend_can_be_captured_again() {
+    type Twice = Fusion<Interpret<Fusion<Flex>>>;
+    let _serial = serial();
+    for seed in 0..3 {
+        let (x, y) = (data(seed, [3, 4]), data(seed + 9, [5, 4]));
+        assert_eq!(program::<Twice>(x.clone(), y.clone(), 0.5), program::<Flex>(x, y, 0.5));
+    }
+}
+
+/// burn-router and remote backends hold tensors by Burn's `BackendIr` handles.
+#[test]
+fn a_tensor_goes_through_burns_handles_unread() {
+    let _serial = serial();
+    let device = Default::default();
+    let x = B::float_from_data(TensorData::from([1.0f32, 2.0]), &device);
+    let y = B::float_add(x.clone(), x);
+    let handle = B::float_tensor_handle(y);
+    let shape = handle.shape();
+    let back = B::float_tensor(TensorHandle { handle, shape });
+    let read = burn_backend::try_read_sync(B::float_into_data(B::float_exp(back)));
+    let data = read.unwrap().unwrap();
+    data.assert_approx_eq::<f32>(&TensorData::from([2f32.exp(), 4f32.exp()]), Default::default());
 }

@@ -5,6 +5,7 @@ mod capture;
 mod errors;
 mod extension;
 mod probe;
+mod programs;
 mod rules;
 mod threads;
 mod traps;

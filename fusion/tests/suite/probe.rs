@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use burn_backend::{Scalar, TensorMetadata};
+use burn_backend::Scalar;
 use burn_flex::Flex;
 use burn_tensor::{Tensor, TensorPrimitive};
 use kiln_fusion::{ExtensionOp, Fusion, Value, extension};
@@ -61,15 +61,7 @@ pub(crate) fn addresses() -> (impl Fn(Tensor<B, 1>) -> Tensor<B, 1> + Clone, Arc
     let notes = seen.clone();
     let op = probe(move |inputs| match &inputs[0] {
         Value::Float(tensor) => notes.lock().unwrap().push(tensor.bytes().as_ptr().addr()),
-        other => panic!("a float tensor, not {:?}", other.meta().shape.num_dims()),
+        other => panic!("a float tensor, not {:?}", other.kind()),
     });
     (op, seen)
-}
-
-/// The first float of a value.
-pub(crate) fn first(value: &Value<Flex>) -> f32 {
-    match value {
-        Value::Float(tensor) if tensor.shape().num_elements() > 0 => tensor.storage::<f32>()[0],
-        _ => panic!("a float tensor with elements"),
-    }
 }

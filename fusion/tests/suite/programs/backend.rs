@@ -1,24 +1,28 @@
 //! [`Own`]: burn-flex with devices of its own, so that no other test shares their plans, counts and random numbers.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use burn_backend::ops::{
     DeformConv2dBackward, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward, MaxPool2dWithIndices,
     TransactionPrimitive,
 };
 use burn_backend::quantization::QuantizationParametersPrimitive;
 use burn_backend::{
-    Backend, BackendTypes, DType, DTypeUsageSet, DeviceOps, Distribution, ExecutionError, FloatDType, IntDType,
-    Shape, TensorPrimitive,
+    Backend, BackendTypes, DType, DTypeUsageSet, DeviceOps, Distribution, ExecutionError, FloatDType,
+    IntDType, Shape, TensorPrimitive,
 };
 use burn_flex::{Flex, FlexDevice};
 use burn_std::device::DeviceId;
-use kiln_fusion::{DrawState, Fusion, GraphCompiler};
+use kiln_fusion::graph::Graph;
+use kiln_fusion::{Declined, DrawState, Fusion, GraphCompiler, History, Run, interpret_graph};
 use kiln_surface::{arg_type, burn::*, ret_type, with_backend_methods};
 
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Own;
 
 #[derive(Clone, Default, Debug, PartialEq)]
-pub(crate) struct OwnDevice(pub(crate) u16);
+pub(crate) struct OwnDevice(u16);
 
 impl burn_std::device::Device for OwnDevice {
     fn from_id(id: DeviceId) -> Self {
@@ -59,12 +63,56 @@ impl Backend for Own {
     }
 
     fn device_count(_: u16) -> usize {
-        2
+        64
     }
 }
 
+/// The devices whose graphs are compiled, a bit for each.
+static COMPILES: AtomicU64 = AtomicU64::new(0);
+
+impl OwnDevice {
+    /// Device number `number`, below 64.
+    pub(crate) fn new(number: u16) -> Self {
+        OwnDevice(number)
+    }
+
+    /// Sets whether graphs that run again are compiled.
+    pub(crate) fn set_compiles(&self, compiles: bool) {
+        let bit = 1 << self.0;
+        match compiles {
+            true => COMPILES.fetch_or(bit, Ordering::Relaxed),
+            false => COMPILES.fetch_and(!bit, Ordering::Relaxed),
+        };
+    }
+}
+
+/// A graph is its own executable: the interpreter, behind the interface that compiled code has.
 impl GraphCompiler for Own {
-    type Executable = ();
+    type Executable = Arc<Graph>;
+
+    fn compile(device: &OwnDevice, history: &History) -> Option<Arc<Graph>> {
+        let compiles = COMPILES.load(Ordering::Relaxed) >> device.0 & 1 == 1;
+        (compiles && history.runs > 0).then(|| history.graph.clone())
+    }
+
+    fn execute(graph: &Arc<Graph>, run: &mut Run<'_, Self>) -> Result<(), Declined> {
+        let inputs = (0..run.inputs()).map(|k| run.take(k).expect("an input that did not fail"));
+        let inputs: Vec<_> = inputs.collect();
+        match interpret_graph(graph, inputs.clone(), run.scalars(), run.draws()) {
+            Ok(outputs) => {
+                for (k, output) in outputs.into_iter().enumerate() {
+                    if run.wanted(k) {
+                        run.set(k, output);
+                    }
+                }
+                Ok(())
+            }
+            Err(_) => {
+                inputs.into_iter().enumerate().for_each(|(k, input)| run.replace(k, input));
+                Err(Declined("an operation fails".into()))
+            }
+        }
+    }
 }
 
 /// What is generic over the backend itself, for another one with the same primitives.

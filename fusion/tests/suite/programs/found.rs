@@ -8,7 +8,7 @@ use super::backend::OwnDevice;
 
 /// A device for each test.
 fn device(number: u16) -> OwnDevice {
-    OwnDevice(100 + number)
+    OwnDevice::new(32 + number)
 }
 
 fn read(tensor: kiln_fusion::FusionTensor<super::backend::Own>) -> TensorData {

@@ -5,11 +5,11 @@
 //! variable where one fits or can be made to fit by views; else it is uploaded. [`infer`] judges the result; what it
 //! refuses is taken as `arguments` gave it.
 
-use burn_backend::{BoolStore, DType, IntDType, Shape, Slice};
-use burn_backend::quantization::QuantLevel;
+use burn_backend::{BoolStore, DType, IntDType, Scalar, Shape, Slice};
 use kiln_surface::arguments::{Case, Input, Rng, UNSUPPORTED_BY_FLEX, Values, arguments};
-use kiln_surface::{Axes, Kind, Meta, Op, ValueId, infer, with_backend_methods};
+use kiln_surface::{Kind, Meta, Op, ValueId, infer};
 
+use super::fit::{bare, inferred};
 use super::program::{ALL, Action, Mask, Program, Statement, Var, number};
 use super::range::{Range, range};
 
@@ -35,10 +35,11 @@ const COMMON: &[&str] = &[
     "bool_not", "bool_into_float", "float_into_int", "float_argmax", "float_swap_dims", "float_gather", "float_flip",
 ];
 
-struct Known {
-    meta: Meta,
-    kind: Kind,
-    range: Option<Range>,
+/// What is known of a variable.
+pub(crate) struct Known {
+    pub(crate) meta: Meta,
+    pub(crate) kind: Kind,
+    pub(crate) range: Option<Range>,
     /// The runs in which it is there.
     runs: Mask,
     /// The thread that made it.
@@ -46,23 +47,24 @@ struct Known {
     alive: bool,
 }
 
-struct Generator {
-    rng: Rng,
+pub(crate) struct Generator {
+    pub(crate) rng: Rng,
     program: Program,
-    vars: Vec<Known>,
+    pub(crate) vars: Vec<Known>,
     thread: usize,
 }
 
 /// The program of a seed.
 pub(crate) fn generate(seed: u64) -> Program {
     let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x6b69_6c6e);
-    let threads = rng.pick(&[1, 1, 1, 2, 2, 3]);
+    let threads = rng.pick(&[1, 1, 1, 1, 2, 2, 3, 4]);
     let program = Program {
         seed,
         threads,
         lockstep: rng.below(3) == 0,
         fresh_threads: rng.below(4) == 0,
         budget: (rng.below(12) == 0).then(|| rng.between(2, 12)),
+        compiles: rng.below(4) == 0,
         statements: Vec::new(),
     };
     let ops = match rng.below(16) {
@@ -88,7 +90,7 @@ pub(crate) fn generate(seed: u64) -> Program {
 }
 
 impl Generator {
-    fn chance(&mut self, one_in: usize) -> bool {
+    pub(crate) fn chance(&mut self, one_in: usize) -> bool {
         self.rng.below(one_in) == 0
     }
 
@@ -127,9 +129,8 @@ impl Generator {
     fn any_upload(&mut self) {
         let shape = self.shape();
         let floats = [DType::F32, DType::F32, DType::F64, DType::F16, DType::BF16];
-        let ints = [
-            DType::I64, DType::I32, DType::I16, DType::I8, DType::U64, DType::U32, DType::U16, DType::U8,
-        ];
+        let ints =
+            [DType::I64, DType::I32, DType::I16, DType::I8, DType::U64, DType::U32, DType::U16, DType::U8];
         let (dtype, values) = match self.rng.below(8) {
             0 | 1 => {
                 let dtype = self.rng.pick(&ints);
@@ -194,7 +195,8 @@ impl Generator {
             return self.push(runs, Action::Argwhere { var, dtype });
         }
         if self.chance(5) {
-            let others: Vec<Var> = (0..4).filter_map(|_| self.any_var(|known| known.runs & runs == runs)).collect();
+            let others: Vec<Var> =
+                (0..4).filter_map(|_| self.any_var(|known| known.runs & runs == runs)).collect();
             let mut vars: Vec<Var> = others.into_iter().chain([var]).collect();
             vars.sort_unstable();
             vars.dedup();
@@ -213,7 +215,8 @@ impl Generator {
             let runs = self.some_runs(3);
             self.push(runs, Action::Step);
         }
-        let left: Vec<Var> = (0..self.vars.len() as Var).filter(|var| self.vars[*var as usize].alive).collect();
+        let left: Vec<Var> =
+            (0..self.vars.len() as Var).filter(|var| self.vars[*var as usize].alive).collect();
         for var in left {
             if self.program.threads > 1 && self.chance(10) {
                 self.thread = self.rng.below(self.program.threads);
@@ -230,7 +233,7 @@ impl Generator {
     }
 
     /// A variable that is there, a recent one rather than an old one and one of this thread rather than another's.
-    fn any_var(&mut self, fits: impl Fn(&Known) -> bool) -> Option<Var> {
+    pub(crate) fn any_var(&mut self, fits: impl Fn(&Known) -> bool) -> Option<Var> {
         let own = self.chance(4);
         let thread = self.thread;
         let mut found: Vec<Var> = (0..self.vars.len() as Var)
@@ -252,7 +255,9 @@ impl Generator {
         let mut case = loop {
             let seed = self.seed();
             let case = arguments(name, seed).expect("an operation of the table");
-            if !case.has_zero_size() && case.inputs.iter().all(|input| input.meta.shape.num_elements() <= LARGEST) {
+            if !case.has_zero_size()
+                && case.inputs.iter().all(|input| input.meta.shape.num_elements() <= LARGEST)
+            {
                 break case;
             }
         };
@@ -304,181 +309,14 @@ impl Generator {
         !(empty && (multiplies || NEEDS_ELEMENTS.contains(&bare(name))))
     }
 
-    /// The case with a variable as its first tensor.
-    fn fitted(&mut self, name: &str, case: &Case) -> Option<(Case, Var)> {
-        let first = case.inputs.first()?.clone();
-        let kind = kind_of(first.meta.dtype);
-        let fixed = dtype_is_fixed(name);
-        let fits = |known: &Known| {
-            known.kind == kind
-                && match kind {
-                    Kind::Int if fixed => known.meta.dtype == first.meta.dtype,
-                    Kind::Quantized => simple(known.meta.dtype) && simple(first.meta.dtype),
-                    _ => true,
-                }
-        };
-        let var = self.any_var(fits)?;
-        if !self.in_range(name, 0, &first, self.vars[var as usize].range) {
-            return None;
-        }
-        let meta = self.vars[var as usize].meta.clone();
-        let shape = meta.shape.to_vec();
-        let mut case = case.clone();
-        // Operands of one dtype stay so.
-        for input in &mut case.inputs {
-            let is_index = kind == Kind::Int && input.values != first.values && name.contains("gather");
-            if input.meta.dtype == first.meta.dtype && !is_index {
-                input.meta.dtype = meta.dtype;
-                if let Values::Int { low, .. } = &mut input.values
-                    && meta.dtype.is_uint()
-                {
-                    *low = (*low).max(0);
-                }
-            }
-        }
-        case.inputs[0].meta.shape = meta.shape.clone();
-        self.reshape_operands(bare(name), &mut case, &first.meta.shape, &shape)?;
-        inferred(&case).map(|_| (case, var))
-    }
-
-    /// Fits attributes and other operands to a first tensor of another shape, or gives up.
-    fn reshape_operands(&mut self, bare: &str, case: &mut Case, was: &Shape, shape: &[usize]) -> Option<()> {
-        let rank = shape.len();
-        let dim = self.rng.below(rank.max(1));
-        let size = *shape.get(dim)?;
-        let numbers: Vec<(&str, usize)> = match bare {
-            "topk" | "argtopk" => vec![("k", self.rng.between(size.min(1), size))],
-            "unfold" if size > 0 => vec![("size", self.rng.between(1, size)), ("step", self.rng.between(1, 3))],
-            "swap_dims" => vec![("dim1", dim), ("dim2", self.rng.below(rank))],
-            _ => vec![],
-        };
-        let slices = self.slices(shape);
-        let mut target = shape.to_vec();
-        match bare {
-            "reshape" => target = self.factors(shape.iter().product()),
-            "expand" => {
-                target.iter_mut().for_each(|size| {
-                    if *size == 1 {
-                        *size = self.rng.pick(&[1, 2, 3]);
-                    }
-                });
-                if rank < 6 && self.rng.flag() {
-                    target.insert(0, self.rng.between(1, 3));
-                }
-            }
-            _ => {}
-        }
-        let mut axes: Vec<usize> = (0..rank).collect();
-        (1..rank).rev().for_each(|i| axes.swap(i, self.rng.below(i + 1)));
-        if bare == "flip" {
-            axes.truncate(self.rng.between(0, rank));
-        }
-        attributes(&mut case.op, &mut |name, attribute| match attribute {
-            Attribute::Number(number) => {
-                let given = numbers.iter().find(|(given, _)| *given == name).map(|(_, value)| *value);
-                if let Some(value) = given.or((name == "dim").then_some(dim)) {
-                    *number = value;
-                }
-            }
-            Attribute::Shape(shape) => *shape = Shape::from(target.clone()),
-            Attribute::Axes(field) => *field = Axes::from_slice(&axes),
-            Attribute::Slices(field) => field.clone_from(&slices),
-        });
-        let resized = |size: usize| -> Vec<usize> {
-            let mut shape = shape.to_vec();
-            shape[dim] = size;
-            shape
-        };
-        let count = if size == 0 { 0 } else { self.rng.between(0, 5) };
-        let others = case.inputs.len() - 1;
-        let mut shapes: Vec<Vec<usize>> = match bare {
-            "gather" | "scatter_add" | "scatter_or" => vec![resized(count); others],
-            "select" => vec![vec![count]],
-            "select_add" | "select_or" => vec![vec![count], resized(count)],
-            "slice_assign" => {
-                let sizes = shape.iter().enumerate();
-                vec![sizes.map(|(at, &size)| slices.get(at).map_or(size, |s| s.output_size(size))).collect()]
-            }
-            "cat" => (0..others).map(|_| resized(self.rng.between(1, 3))).collect(),
-            "matmul" if rank > 1 => {
-                let mut rhs = self.shrunk(shape);
-                rhs[rank - 2] = shape[rank - 1];
-                rhs[rank - 1] = self.rng.between(1, 5);
-                vec![rhs]
-            }
-            "layer_norm" => vec![vec![shape[rank - 1]]; others],
-            "linear" => {
-                let width = self.rng.between(1, 5);
-                vec![vec![shape[rank - 1], width], vec![width]]
-            }
-            "cross" if size == 3 => vec![shape.to_vec()],
-            // Shapes that equal or broadcast to that of the first tensor still do.
-            _ => {
-                let follows = |input: &Input| {
-                    let (mine, first) = (&input.meta.shape, was);
-                    mine.rank() == first.rank() && mine.iter().zip(first.iter()).all(|(a, b)| a == b || *a == 1)
-                };
-                let dims = matches!(bare, "gather_nd" | "scatter_nd" | "irfft" | "rfft") || bare.contains("conv");
-                if dims || others > 0 && !case.inputs[1..].iter().all(follows) {
-                    return None;
-                }
-                let equal: Vec<bool> = case.inputs[1..].iter().map(|input| input.meta.shape == *was).collect();
-                equal.iter().map(|&equal| if equal { shape.to_vec() } else { self.shrunk(shape) }).collect()
-            }
-        };
-        shapes.truncate(others);
-        if shapes.len() != others {
-            return None;
-        }
-        for (input, shape) in case.inputs[1..].iter_mut().zip(shapes) {
-            input.meta.shape = Shape::from(shape);
-        }
-        if matches!(bare, "gather" | "scatter_add" | "scatter_or" | "select" | "select_add" | "select_or") {
-            case.inputs[1].values = Values::Int { low: 0, high: size as i64 };
-        }
-        Some(())
-    }
-
-    /// A shape that broadcasts to the given one.
-    fn shrunk(&mut self, shape: &[usize]) -> Vec<usize> {
-        shape.iter().map(|&size| if self.rng.flag() { 1 } else { size }).collect()
-    }
-
-    /// A shape with as many elements.
-    fn factors(&mut self, mut elements: usize) -> Vec<usize> {
-        let mut shape = Vec::new();
-        if elements == 0 {
-            return vec![self.rng.between(1, 3), 0];
-        }
-        while elements > 1 && shape.len() < 5 {
-            let factor = (2..=elements).find(|factor| elements % factor == 0).unwrap_or(elements);
-            let factor = if self.rng.flag() { factor } else { elements / factor };
-            let factor = if self.chance(4) { elements } else { factor };
-            elements /= factor;
-            shape.push(factor);
-        }
-        if elements > 1 || shape.is_empty() || (shape.len() < 6 && self.chance(4)) {
-            shape.push(elements);
-        }
-        shape
-    }
-
-    fn slices(&mut self, shape: &[usize]) -> Vec<Slice> {
-        let count = self.rng.between(0, shape.len());
-        let sizes = shape[..count].iter();
-        sizes
-            .map(|&size| {
-                let size = size as isize;
-                let mut bound = || self.rng.between(0, 2 * size as usize + 1) as isize - size;
-                let (start, end) = (bound().min((size - 1).max(0)), bound());
-                let end = self.rng.flag().then_some(end);
-                Slice::new(start, end, self.rng.pick(&[1, 1, 1, 1, 2, -1]))
-            })
-            .collect()
-    }
-
     /// Whether values in a range may be read as an operand.
-    fn in_range(&mut self, name: &str, position: usize, wanted: &Input, have: Option<Range>) -> bool {
+    pub(crate) fn in_range(
+        &mut self,
+        name: &str,
+        position: usize,
+        wanted: &Input,
+        have: Option<Range>,
+    ) -> bool {
         let strict = match wanted.values {
             Values::Float { low, high } => {
                 let usual = (low, high) == (-2.0, 2.0);
@@ -520,7 +358,7 @@ impl Generator {
         &mut self,
         op: &mut Op,
         operands: &[Var],
-        scalars: Vec<burn_backend::Scalar>,
+        scalars: Vec<Scalar>,
         consumes: Vec<Var>,
         runs: Mask,
     ) -> Vec<Var> {
@@ -573,7 +411,9 @@ impl Generator {
             var = self.view(var, mine, kind, runs, |tensor| View::Repeat(tensor, need.div_ceil(have)));
         }
         if need != have {
-            var = self.view(var, mine, kind, runs, |tensor| View::Slice(tensor, Slice::new(0, Some(need as isize), 1)));
+            var = self.view(var, mine, kind, runs, |tensor| {
+                View::Slice(tensor, Slice::new(0, Some(need as isize), 1))
+            });
         }
         self.view(var, mine, kind, runs, |tensor| View::Reshape(tensor, shape.clone()))
     }
@@ -608,10 +448,6 @@ impl View {
     }
 }
 
-fn inferred(case: &Case) -> Option<Vec<Meta>> {
-    infer(&case.op, &|value| &case.inputs[value.0 as usize].meta).ok().map(|outs| outs.into_vec())
-}
-
 pub(crate) fn kind_of(dtype: DType) -> Kind {
     match dtype {
         DType::QFloat(_) => Kind::Quantized,
@@ -620,50 +456,3 @@ pub(crate) fn kind_of(dtype: DType) -> Kind {
         _ => Kind::Int,
     }
 }
-
-/// A quantised dtype with one scale for the tensor; most operations take no other.
-fn simple(dtype: DType) -> bool {
-    matches!(dtype, DType::QFloat(scheme) if scheme.level == QuantLevel::Tensor)
-}
-
-/// Operations that burn-flex has for wide integers only.
-fn dtype_is_fixed(name: &str) -> bool {
-    matches!(name, "int_matmul" | "int_argmax" | "int_argmin" | "int_mean" | "ctc_loss")
-}
-
-/// The name without its kind.
-pub(crate) fn bare(name: &str) -> &str {
-    ["float_", "int_", "bool_", "q_"].iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
-}
-
-/// Attributes that depend on the shape of the first tensor.
-enum Attribute<'a> {
-    Number(&'a mut usize),
-    Shape(&'a mut Shape),
-    Axes(&'a mut Axes),
-    Slices(&'a mut Vec<Slice>),
-}
-
-#[rustfmt::skip]
-macro_rules! attribute {
-    (usize, $field:ident, $f:ident) => { $f(stringify!($field), Attribute::Number($field)) };
-    (Shape, $field:ident, $f:ident) => { $f(stringify!($field), Attribute::Shape($field)) };
-    (Axes, $field:ident, $f:ident) => { $f(stringify!($field), Attribute::Axes($field)) };
-    (Slices, $field:ident, $f:ident) => { $f(stringify!($field), Attribute::Slices($field)) };
-    ($tag:ident, $field:ident, $f:ident) => { let _ = $field; };
-}
-
-macro_rules! define_attributes {
-    ($(trait $trait:ident {
-        node { $($op:ident ($($field:ident: $tag:ident),*) -> $ret:ident;)* }
-        host { $($host:tt)* }
-    })*) => {
-        fn attributes(op: &mut Op, f: &mut dyn FnMut(&str, Attribute<'_>)) {
-            match op {
-                $($(Op::$op { $($field),* } => { $(attribute!($tag, $field, f);)* })*)*
-                Op::extension(_) => {}
-            }
-        }
-    };
-}
-with_backend_methods! { define_attributes! {} }

@@ -28,6 +28,8 @@ pub(crate) struct Program {
     pub(crate) fresh_threads: bool,
     /// The budget of a trace in operations, if it is not the default.
     pub(crate) budget: Option<usize>,
+    /// Whether the backend has executables.
+    pub(crate) compiles: bool,
     pub(crate) statements: Vec<Statement>,
 }
 
@@ -41,22 +43,42 @@ pub(crate) struct Statement {
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     /// Data from the host; each run has its own.
-    Upload { to: Var, input: Input, seed: u64 },
+    Upload {
+        to: Var,
+        input: Input,
+        seed: u64,
+    },
     /// An operation whose values are variables and whose scalars are numbered from 0; runs vary them.
-    Op { op: Op, scalars: Vec<Scalar>, consumes: Vec<Var>, to: Vec<Var> },
+    Op {
+        op: Op,
+        scalars: Vec<Scalar>,
+        consumes: Vec<Var>,
+        to: Vec<Var>,
+    },
     /// Another handle of a tensor.
-    Clone { from: Var, to: Var },
+    Clone {
+        from: Var,
+        to: Var,
+    },
     Drop(Var),
-    Read { var: Var, consume: bool },
+    Read {
+        var: Var,
+        consume: bool,
+    },
     /// All in one transaction.
     ReadAll(Vec<Var>),
     /// Reads which elements are true.
-    Argwhere { var: Var, dtype: IntDType },
+    Argwhere {
+        var: Var,
+        dtype: IntDType,
+    },
     /// Marks the end of a step.
     Step,
     Sync,
     /// Lets other threads go ahead.
-    Pause { micros: u64 },
+    Pause {
+        micros: u64,
+    },
 }
 
 impl Action {
@@ -142,11 +164,16 @@ impl Program {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Program { seed, threads, lockstep, fresh_threads, budget, statements } = self;
+        let Program { seed, threads, lockstep, fresh_threads, budget, compiles, statements } = self;
         write!(f, "program {seed}: {threads} threads")?;
         write!(f, "{}", if *lockstep { ", in lockstep" } else { "" })?;
         write!(f, "{}", if *fresh_threads { ", new ones for each run" } else { "" })?;
-        writeln!(f, "{}", budget.map_or(String::new(), |nodes| format!(", at most {nodes} operations a trace")))?;
+        write!(f, "{}", if *compiles { ", compiled" } else { "" })?;
+        writeln!(
+            f,
+            "{}",
+            budget.map_or(String::new(), |nodes| format!(", at most {nodes} operations a trace"))
+        )?;
         statements.iter().try_for_each(|statement| writeln!(f, "{statement}"))
     }
 }
@@ -159,7 +186,8 @@ impl fmt::Display for Statement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "  t{} ", self.thread)?;
         if self.runs != ALL {
-            let runs: Vec<_> = (0..RUNS).filter(|run| self.runs >> run & 1 == 1).map(|r| r.to_string()).collect();
+            let runs: Vec<_> =
+                (0..RUNS).filter(|run| self.runs >> run & 1 == 1).map(|r| r.to_string()).collect();
             write!(f, "[only runs {}] ", runs.join(" "))?;
         }
         match &self.action {
@@ -181,7 +209,9 @@ impl fmt::Display for Statement {
             }
             Action::Clone { from, to } => write!(f, "%{to} = clone %{from}"),
             Action::Drop(var) => write!(f, "drop %{var}"),
-            Action::Read { var, consume } => write!(f, "read %{var}{}", if *consume { ", the last" } else { "" }),
+            Action::Read { var, consume } => {
+                write!(f, "read %{var}{}", if *consume { ", the last" } else { "" })
+            }
             Action::ReadAll(vars) => write!(f, "read together {}", list(vars)),
             Action::Argwhere { var, dtype } => write!(f, "argwhere %{var} {dtype:?}"),
             Action::Step => write!(f, "step"),

@@ -1,10 +1,10 @@
 //! Where the values of a variable lie, as far as that is known: [`range`].
 
-use burn_backend::{DType, Scalar};
+use burn_backend::{DType, Distribution, Scalar};
 use kiln_surface::arguments::Values;
 use kiln_surface::{Meta, Op};
 
-use super::generate::bare;
+use super::fit::bare;
 
 /// Numbers from `low` to `high`, both included; booleans are 0 and 1.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,8 @@ impl Range {
     }
 
     fn mul(self, other: Range) -> Range {
-        let products = [self.low * other.low, self.low * other.high, self.high * other.low, self.high * other.high];
+        let products =
+            [self.low * other.low, self.low * other.high, self.high * other.low, self.high * other.high];
         Range {
             low: products.into_iter().fold(f64::INFINITY, f64::min),
             high: products.into_iter().fold(f64::NEG_INFINITY, f64::max),
@@ -87,10 +88,32 @@ fn guess(
         return index_range(op, first?);
     }
     Some(match bare(name) {
-        "reshape" | "slice" | "transpose" | "swap_dims" | "permute" | "flip" | "expand" | "repeat_dim" | "unfold"
-        | "sort" | "sort_with_indices" | "max" | "min" | "max_dim" | "min_dim" | "max_dim_with_indices"
-        | "min_dim_with_indices" | "topk" | "select" | "gather" | "gather_nd" | "cummin" | "cummax" | "to_device"
-        | "into_float" | "interpolate" => a()?,
+        "reshape"
+        | "slice"
+        | "transpose"
+        | "swap_dims"
+        | "permute"
+        | "flip"
+        | "expand"
+        | "repeat_dim"
+        | "unfold"
+        | "sort"
+        | "sort_with_indices"
+        | "max"
+        | "min"
+        | "max_dim"
+        | "min_dim"
+        | "max_dim_with_indices"
+        | "min_dim_with_indices"
+        | "topk"
+        | "select"
+        | "gather"
+        | "gather_nd"
+        | "cummin"
+        | "cummax"
+        | "to_device"
+        | "into_float"
+        | "interpolate" => a()?,
         "cast" => {
             let Range { low, high } = a()?;
             Range { low: low - low.abs() / 64.0, high: high + high.abs() / 64.0 }
@@ -121,12 +144,14 @@ fn guess(
         "abs" => Range { low: 0.0, high: a()?.high.max(-a()?.low) },
         "relu" => Range { low: 0.0, high: a()?.high.max(0.0) },
         "exp" => Range { low: 0.0, high: a()?.high.exp() * 1.01 },
-        "sigmoid" | "softmax" | "softmin" | "equal" | "greater" | "lower" | "not" | "and" | "or" | "xor" => unit,
+        "sigmoid" | "softmax" | "softmin" | "equal" | "greater" | "lower" | "not" | "and" | "or" | "xor" => {
+            unit
+        }
         "tanh" | "sin" | "cos" | "erf" | "sign" => Range { low: -1.0, high: 1.0 },
         "round" | "floor" | "ceil" | "trunc" => Range { low: a()?.low.floor(), high: a()?.high.ceil() },
         _ if name.ends_with("_random") => match op.draw()?.distribution {
-            burn_backend::Distribution::Uniform(low, high) => Range { low, high },
-            burn_backend::Distribution::Bernoulli(_) => unit,
+            Distribution::Uniform(low, high) => Range { low, high },
+            Distribution::Bernoulli(_) => unit,
             _ => return None,
         },
         _ => return None,

@@ -2,7 +2,78 @@
 //!
 //! An [`ExtensionOp`] says what comes out of which shapes, and how a backend computes it. [`call`] records it like
 //! any other operation: it is part of the key of its trace, runs when the trace runs, and reads scalars anew at each
-//! run.
+//! run. A [`DifferentiableOp`] also says what its gradient is; [`call_autodiff`] records it under Burn's `Autodiff`.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use burn_autodiff::Autodiff;
+//! use burn_backend::Scalar;
+//! use burn_backend::ops::{ActivationOps, FloatTensorOps};
+//! use burn_flex::Flex;
+//! use burn_tensor::{Tensor, TensorData, TensorPrimitive};
+//! use kiln_fusion::extension::{DifferentiableOp, ExtensionOp, call_autodiff};
+//! use kiln_fusion::{Fusion, FusionTensor, Value};
+//! use kiln_surface::{Kind, Meta};
+//!
+//! /// `x * sigmoid(beta * x)` (arXiv:1710.05941), in one node of the graph.
+//! struct Swish;
+//!
+//! impl ExtensionOp<Flex> for Swish {
+//!     fn name(&self) -> String {
+//!         "example::swish".into()
+//!     }
+//!
+//!     fn infer(&self, inputs: &[Meta]) -> Result<Vec<(Meta, Kind)>, String> {
+//!         match inputs {
+//!             [x] if x.dtype.is_float() => Ok(vec![(x.clone(), Kind::Float)]),
+//!             _ => Err("one float tensor is needed".into()),
+//!         }
+//!     }
+//!
+//!     fn forward(&self, mut inputs: Vec<Value<Flex>>, scalars: &[Scalar]) -> Vec<Value<Flex>> {
+//!         let x = inputs.remove(0).float();
+//!         let gate = Flex::sigmoid(Flex::float_mul_scalar(x.clone(), scalars[0]));
+//!         vec![Value::Float(Flex::float_mul(x, gate))]
+//!     }
+//! }
+//!
+//! impl DifferentiableOp<Flex> for Swish {
+//!     /// `gate + beta * y * (1 - gate)`, times the gradient of the result. What is called here is recorded too.
+//!     fn backward(
+//!         &self,
+//!         inputs: &[FusionTensor<Flex>],
+//!         output: &FusionTensor<Flex>,
+//!         grad: FusionTensor<Flex>,
+//!         scalars: &[Scalar],
+//!     ) -> Vec<FusionTensor<Flex>> {
+//!         type F = Fusion<Flex>;
+//!         let gate = F::sigmoid(F::float_mul_scalar(inputs[0].clone(), scalars[0]));
+//!         let rest = F::float_add_scalar(F::float_neg(gate.clone()), Scalar::Float(1.0));
+//!         let slope = F::float_mul(F::float_mul_scalar(output.clone(), scalars[0]), rest);
+//!         vec![F::float_mul(grad, F::float_add(gate, slope))]
+//!     }
+//! }
+//!
+//! type B = Autodiff<Fusion<Flex>>;
+//!
+//! fn swish(x: Tensor<B, 1>, beta: f64) -> Tensor<B, 1> {
+//!     let op: Arc<dyn DifferentiableOp<Flex>> = Arc::new(Swish);
+//!     let x = x.into_primitive().tensor();
+//!     Tensor::from_primitive(TensorPrimitive::Float(call_autodiff(&op, [x], &[Scalar::Float(beta)])))
+//! }
+//!
+//! let x = Tensor::<B, 1>::from_floats([0.0, 1.0], &Default::default()).require_grad();
+//! let y = swish(x.clone(), 1.0);
+//! let grads = y.clone().sum().backward();
+//! y.into_data().assert_approx_eq::<f32>(&TensorData::from([0.0f32, 0.731_059]), Default::default());
+//! let grad = x.grad(&grads).unwrap().into_data();
+//! grad.assert_approx_eq::<f32>(&TensorData::from([0.5f32, 0.927_671]), Default::default());
+//! ```
+
+mod gradient;
+
+pub use gradient::{DifferentiableOp, call_autodiff};
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
