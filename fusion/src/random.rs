@@ -234,6 +234,10 @@ impl Request<'_> {
         let [from, to] = [low, high].map(|bound| bound.elem::<T>());
         let (first, end) = (from.widen(), to.widen());
         let width = end - first;
+        if low < high && first == end && first.is_finite() {
+            // Narrower than the dtype's steps: each number rounds to the one value.
+            return self.fill_narrow(|words| words.map(|_| from));
+        }
         // The comparison is false for NaN.
         if !(first < end && width.is_finite() && first.is_finite() && end.is_finite()) {
             return Err(self.no_uniform(low, high));
@@ -537,6 +541,15 @@ mod tests {
     }
 
     #[test]
+    fn an_interval_narrower_than_the_steps_of_the_dtype_has_one_number() {
+        let narrow = Distribution::Uniform(0.99999, 1.0);
+        let data = draw(&Shape::new([9]), narrow, DType::F16, 1, 0).unwrap();
+        assert!(data.iter::<f32>().all(|x| x == 1.0));
+        let data = draw(&Shape::new([9]), Distribution::Uniform(1.0, 1.001), DType::BF16, 1, 0).unwrap();
+        assert!(data.iter::<f32>().all(|x| x == 1.0));
+    }
+
+    #[test]
     fn what_is_no_distribution_is_an_error() {
         let with = |dtype, distribution| draw(&Shape::new([0]), distribution, dtype, 0, 0).unwrap_err();
         let uniform = |dtype, low, high| with(dtype, Distribution::Uniform(low, high));
@@ -546,7 +559,6 @@ mod tests {
         uniform(DType::F32, -3e38, 3e38);
         uniform(DType::F64, f64::MIN, f64::MAX);
         uniform(DType::F16, 0.0, 1e6);
-        uniform(DType::BF16, 1.0, 1.001);
         uniform(DType::I64, 3.2, 3.9);
         uniform(DType::I64, f64::NAN, 0.5);
         with(DType::F32, Distribution::Bernoulli(1.5));

@@ -11,6 +11,7 @@ use super::trace::{Outs, Recorder, Results, Site, settle};
 use crate::Fusion;
 use crate::compiler::{GraphCompiler, Value};
 use crate::error::Failure;
+use crate::random;
 
 /// Shows an argument's tensors or device to the site.
 macro_rules! place {
@@ -245,6 +246,10 @@ macro_rules! random {
         ) -> ret_type!($ret, Fusion<B>) {
             let mut site = Site::<B>::new(stringify!($node));
             site.device(device);
+            // What is no distribution is an error here, not at the read.
+            if let Err(error) = random::draw(&Shape::new([0]), distribution, dtype.into(), 0, 0) {
+                panic!("{}: {error}", stringify!($node));
+            }
             let ready = site.begin();
             let mut recorder = ready.record();
             let index = recorder.draw(dtype.into(), shape.num_elements());

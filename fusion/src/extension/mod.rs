@@ -8,6 +8,7 @@
 //! use std::sync::Arc;
 //!
 //! use burn_autodiff::Autodiff;
+//! use burn_autodiff::checkpoint::strategy::NoCheckpointing;
 //! use burn_backend::Scalar;
 //! use burn_backend::ops::{ActivationOps, FloatTensorOps};
 //! use burn_flex::Flex;
@@ -60,7 +61,8 @@
 //! fn swish(x: Tensor<B, 1>, beta: f64) -> Tensor<B, 1> {
 //!     let op: Arc<dyn DifferentiableOp<Flex>> = Arc::new(Swish);
 //!     let x = x.into_primitive().tensor();
-//!     Tensor::from_primitive(TensorPrimitive::Float(call_autodiff(&op, [x], &[Scalar::Float(beta)])))
+//!     let y = call_autodiff::<_, NoCheckpointing, 1>(&op, [x], &[Scalar::Float(beta)]);
+//!     Tensor::from_primitive(TensorPrimitive::Float(y))
 //! }
 //!
 //! let x = Tensor::<B, 1>::from_floats([0.0, 1.0], &Default::default()).require_grad();

@@ -47,7 +47,7 @@ fn same(a: &TensorData, b: &TensorData) -> bool {
         let (Ok(a), Ok(b)) = (a.as_slice::<T>(), b.as_slice::<T>()) else { return false };
         a.iter().zip(b).all(|(a, b)| same(a, b))
     }
-    if a.dtype != b.dtype || a.shape != b.shape {
+    if a.shape != b.shape || !(a.dtype == b.dtype || booleans(a.dtype, b.dtype)) {
         return false;
     }
     if a.bytes == b.bytes {
@@ -62,28 +62,42 @@ fn same(a: &TensorData, b: &TensorData) -> bool {
     }
 }
 
+/// Whether the dtypes may be those of one boolean tensor. burn-flex calls what it gathers from one a tensor of U8, and
+/// which operand's dtype an operation passes on depends on which of them it may overwrite.
+fn booleans(a: DType, b: DType) -> bool {
+    let stored = |dtype| matches!(dtype, DType::U8 | DType::Bool(_));
+    stored(a) && stored(b) && (a != DType::U8 || b != DType::U8)
+}
+
 /// What is wrong with what a statement showed, if anything is.
 fn difference(want: &Seen, got: &Seen) -> Option<String> {
     match (want, got) {
         (_, Seen::Refused(message)) => Some(format!("the call panicked: {message}")),
         (Seen::Data(want), Seen::Data(got)) => {
             let equal = want.len() == got.len() && want.iter().zip(got).all(|(want, got)| same(want, got));
-            (!equal).then(|| format!("read\n      {got:?}\n    instead of\n      {want:?}"))
+            (!equal).then(|| format!("read\n      {}\n    instead of\n      {}", show(got), show(want)))
         }
         (Seen::Failed(_), Seen::Failed(_)) => None,
-        (Seen::Failed(_), Seen::Data(got)) => Some(format!("read {got:?} after a failure")),
-        (Seen::Data(want), Seen::Failed(message)) => Some(format!("failed: {message}; instead of {want:?}")),
+        (Seen::Failed(_), Seen::Data(got)) => Some(format!("read {} after a failure", show(got))),
+        (Seen::Data(want), Seen::Failed(message)) => {
+            Some(format!("failed: {message}; instead of {}", show(want)))
+        }
         (Seen::Metas(want), Seen::Metas(got)) => {
-            // burn-flex calls a boolean tensor that it has gathered one of integers, and forgets how it was stored.
             let equal = |(want, got): (&Meta, &Meta)| {
-                let booleans =
-                    matches!((want.dtype, got.dtype), (DType::U8 | DType::Bool(_), DType::Bool(_)));
-                want.shape == got.shape && (want.dtype == got.dtype || booleans)
+                want.shape == got.shape && (want.dtype == got.dtype || booleans(want.dtype, got.dtype))
             };
             (!want.iter().zip(got).all(equal)).then(|| format!("gave {got:?} instead of {want:?}"))
         }
-        _ => None,
+        // What depends on a failure is recorded all the same, and one of the call itself waits for the read.
+        (Seen::Nothing, Seen::Nothing) | (Seen::Nothing | Seen::Refused(_), Seen::Metas(_)) => None,
+        _ => Some(format!("showed {got:?} instead of {want:?}")),
     }
+}
+
+fn show(data: &[TensorData]) -> String {
+    let all: Vec<_> =
+        data.iter().map(|data| format!("{:?} {:?} {data}", data.dtype, &data.shape[..])).collect();
+    all.join(", ")
 }
 
 fn captured(program: &Program, device: &OwnDevice) -> (Vec<Vec<Seen>>, Stats) {

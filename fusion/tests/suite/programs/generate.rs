@@ -76,10 +76,10 @@ pub(crate) fn generate(seed: u64) -> Program {
     for _ in 0..generator.rng.between(1, 4) {
         generator.any_upload();
     }
-    let fails_at = (generator.rng.below(25) == 0).then(|| generator.rng.below(ops));
+    let mut fails_at = (generator.rng.below(25) == 0).then(|| generator.rng.below(ops));
     let mut made = 0;
     while made < ops {
-        if Some(made) == fails_at {
+        if fails_at.take_if(|at| *at <= made).is_some() {
             generator.failing();
         }
         generator.between_ops();
