@@ -23,8 +23,11 @@
 //! }
 //! ```
 //!
-//! This crate is a facade. [`Cuda`] lives in `kiln-backend`; the compiler, the sharded training and the profiler have
-//! crates of their own (`kiln-fusion`, `kiln-distributed`, `kiln-profiler`), which are empty so far. The README's status
+//! [`Fusion<B>`](Fusion) records what a program does on `B` and runs it as whole graphs: interpreted on a CPU, replayed as
+//! CUDA graphs on [`Cuda`].
+//!
+//! This crate is a facade. [`Cuda`] lives in `kiln-backend`, [`Fusion`] in `kiln-fusion`; the sharded training and the
+//! profiler have crates of their own (`kiln-distributed`, `kiln-profiler`), which are empty so far. The README's status
 //! table says what is there.
 
 pub use kiln_backend::{

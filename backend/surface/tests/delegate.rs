@@ -1,17 +1,10 @@
 //! A backend that is expanded from the table alone: every method hands over to burn-flex. That it compiles proves the
 //! types of the table; that it computes proves the order of the arguments.
-#![recursion_limit = "256"]
 
-use burn_backend::ops::{
-    DeformConv2dBackward, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward, MaxPool2dWithIndices,
-    TransactionPrimitive,
-};
-use burn_backend::quantization::QuantizationParametersPrimitive;
-use burn_backend::{
-    Backend, BackendTypes, DType, DTypeUsageSet, ExecutionError, TensorData, TensorMetadata, TensorPrimitive,
-};
+use burn_backend::ops::{FloatTensorOps, ModuleOps};
+use burn_backend::{Backend, BackendTypes, DType, DTypeUsageSet, ExecutionError, TensorData, TensorMetadata};
 use burn_flex::Flex;
-use kiln_surface::{arg_type, burn::*, ret_type, with_backend_methods};
+use kiln_surface::{delegate_ops, with_backend_methods};
 
 #[derive(Clone, Default, Debug)]
 struct Delegate;
@@ -49,66 +42,7 @@ impl Backend for Delegate {
     }
 }
 
-/// Converts what is generic over the backend itself between two backends with the same primitives.
-macro_rules! rewrap {
-    (Prim, $value:expr) => {
-        match $value {
-            TensorPrimitive::Float(tensor) => TensorPrimitive::Float(tensor),
-            TensorPrimitive::QFloat(tensor) => TensorPrimitive::QFloat(tensor),
-        }
-    };
-    (QParams, $value:expr) => {
-        QuantizationParametersPrimitive { scales: $value.scales }
-    };
-    (Transaction, $value:expr) => {{
-        let value = $value;
-        TransactionPrimitive::new(value.read_floats, value.read_qfloats, value.read_ints, value.read_bools)
-    }};
-    (MaxPool1d, $value:expr) => {{
-        let value = $value;
-        MaxPool1dWithIndices::new(value.output, value.indices)
-    }};
-    (MaxPool2d, $value:expr) => {{
-        let value = $value;
-        MaxPool2dWithIndices::new(value.output, value.indices)
-    }};
-    (MaxPool1dGrad, $value:expr) => {
-        MaxPool1dBackward::new($value.x_grad)
-    };
-    (MaxPool2dGrad, $value:expr) => {
-        MaxPool2dBackward::new($value.x_grad)
-    };
-    (DeformGrad, $value:expr) => {{
-        let value = $value;
-        DeformConv2dBackward::new(
-            value.x_grad,
-            value.offset_grad,
-            value.weight_grad,
-            value.mask_grad,
-            value.bias_grad,
-        )
-    }};
-    ($tag:ident, $value:expr) => {
-        $value
-    };
-}
-
-macro_rules! delegate {
-    ($(trait $trait:ident {
-        node { $($node:ident ($($node_arg:ident: $node_tag:ident),*) -> $node_ret:ident;)* }
-        host { $($host:ident ($($host_arg:ident: $host_tag:ident),*) -> $host_ret:ident;)* }
-    })*) => {$(
-        impl $trait<Delegate> for Delegate {
-            $(fn $node($($node_arg: arg_type!($node_tag, Delegate)),*) -> ret_type!($node_ret, Delegate) {
-                rewrap!($node_ret, <Flex as $trait<Flex>>::$node($(rewrap!($node_tag, $node_arg)),*))
-            })*
-            $(fn $host($($host_arg: arg_type!($host_tag, Delegate)),*) -> ret_type!($host_ret, Delegate) {
-                rewrap!($host_ret, <Flex as $trait<Flex>>::$host($(rewrap!($host_tag, $host_arg)),*))
-            })*
-        }
-    )*};
-}
-with_backend_methods! { delegate! {} }
+with_backend_methods! { delegate_ops! { impl [] for [Delegate] by [Flex] } }
 
 #[test]
 fn a_backend_expanded_from_the_table_computes() {
