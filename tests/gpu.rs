@@ -44,8 +44,6 @@ mod logic;
 mod matmul;
 #[path = "gpu/models.rs"]
 mod models;
-#[path = "gpu/recorded.rs"]
-mod recorded;
 #[path = "gpu/reduce.rs"]
 mod reduce;
 #[path = "gpu/rules.rs"]

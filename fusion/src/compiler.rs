@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burn_backend::{Backend, Distribution, Scalar, Shape, TensorMetadata};
+use burn_backend::{Backend, Distribution, Scalar, Shape, TensorMetadata, get_device_settings};
 use burn_std::DType;
 use kiln_surface::{Defaults, Kind, Meta};
 
@@ -124,9 +124,10 @@ pub trait GraphCompiler: Backend {
         Err(Declined("this backend has no executables".into()))
     }
 
-    /// The dtypes that the backend chooses where Burn's signature names none.
-    fn defaults(_device: &Self::Device) -> Defaults {
-        Defaults::default()
+    /// The dtypes that the backend chooses where Burn's signature names none: the device's default float, as Burn's own
+    /// definitions of quantised operations take it, and burn-flex's indices.
+    fn defaults(device: &Self::Device) -> Defaults {
+        Defaults { float: get_device_settings::<Self>(device).float_dtype, ..Defaults::default() }
     }
 
     /// Takes the next random numbers of the device for `len` elements; `None` lets `Fusion` keep the count.

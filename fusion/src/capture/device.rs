@@ -56,8 +56,13 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static DEVICES: Mutex<Option<HashMap<(TypeId, DeviceId), &'static (dyn Any + Send + Sync)>>> =
-    Mutex::new(None);
+/// A backend and one of its devices.
+type Key = (TypeId, DeviceId);
+
+/// A `DeviceState` of whichever backend.
+type AnyState = &'static (dyn Any + Send + Sync);
+
+static DEVICES: Mutex<Option<HashMap<Key, AnyState>>> = Mutex::new(None);
 
 impl<B: GraphCompiler> DeviceState<B> {
     /// The state of `device`, made at first use.
@@ -179,12 +184,12 @@ impl<B: GraphCompiler> LocalTracer for Arc<Tracer<B>> {
 
 #[derive(Default)]
 struct Local {
-    devices: Vec<((TypeId, DeviceId), &'static (dyn Any + Send + Sync))>,
-    tracers: Vec<((TypeId, DeviceId), Box<dyn LocalTracer>)>,
+    devices: Vec<(Key, AnyState)>,
+    tracers: Vec<(Key, Box<dyn LocalTracer>)>,
 }
 
 impl Local {
-    fn device(&self, key: (TypeId, DeviceId)) -> Option<&'static (dyn Any + Send + Sync)> {
+    fn device(&self, key: Key) -> Option<AnyState> {
         self.devices.iter().find(|(k, _)| *k == key).map(|(_, any)| *any)
     }
 }

@@ -16,6 +16,9 @@ use super::tensor::Handle;
 use crate::compiler::GraphCompiler;
 use crate::graph::{Def, Graph, Node, ValueInfo};
 
+/// What is known of the results of an operation.
+pub(crate) type Results = SmallVec<[(Meta, Kind); 1]>;
+
 /// One operation after all those before it.
 pub(crate) struct Step<B: GraphCompiler> {
     parent: Weak<Step<B>>,
@@ -26,7 +29,7 @@ pub(crate) struct Step<B: GraphCompiler> {
     /// Inputs of the graph that this operation is the first to read, in order; their numbers precede the outputs'.
     pub(crate) leaves: SmallVec<[(Meta, Kind); 1]>,
     /// What it gives.
-    pub(crate) outs: SmallVec<[(Meta, Kind); 1]>,
+    pub(crate) outs: Results,
     first_child: OnceLock<Arc<Step<B>>>,
     next_sibling: OnceLock<Arc<Step<B>>>,
     children: AtomicU32,
@@ -68,7 +71,10 @@ pub(crate) struct Plan<B: GraphCompiler> {
 pub(crate) const MAX_STEPS: usize = 1 << 18;
 
 /// More continuations than this after one step mean that something varies from run to run that should not.
-pub(crate) const MAX_CHILDREN: u32 = 256;
+const MAX_CHILDREN: u32 = 256;
+
+/// As [`MAX_CHILDREN`], for the first operations of traces: a program that reads often begins often.
+const MAX_BEGINNINGS: u32 = 2048;
 
 impl<B: GraphCompiler> Step<B> {
     pub(crate) fn root() -> Arc<Self> {
@@ -114,7 +120,7 @@ impl<B: GraphCompiler> Step<B> {
         self: &Arc<Self>,
         op: Op,
         leaves: &[Arc<Handle<B>>],
-        outs: SmallVec<[(Meta, Kind); 1]>,
+        outs: Results,
         counts: Counts,
     ) -> Arc<Self> {
         let new = Arc::new(Step {
@@ -146,6 +152,11 @@ impl<B: GraphCompiler> Step<B> {
 
     pub(crate) fn children(&self) -> u32 {
         self.children.load(Ordering::Relaxed)
+    }
+
+    /// How many continuations there may be before all plans are forgotten.
+    pub(crate) fn max_children(&self) -> u32 {
+        if self.op.is_none() { MAX_BEGINNINGS } else { MAX_CHILDREN }
     }
 
     /// Whether a plan ends here.

@@ -9,8 +9,9 @@
 //!   first operation that leaves the longer plan runs the shorter one, and the rest begins a new trace;
 //! - when another thread reads a value of it. If it equals a known plan, that is run. If it is on the way to one, the
 //!   reader waits for it, at most [`FOREIGN_WAIT`] while the owner could go on recording, so that a metrics thread does not give each step another key. Else
-//!   it is cut at the first boundary after the value, a boundary being the point before the first use of an upload:
-//!   the next batch. The first and not the last, since a batch has several tensors that are used at different points.
+//!   it is cut at the first boundary after the value, a boundary being the point before the first use of an upload: the
+//!   next batch, and what the next step does before it uses it. The first boundary and not the last, since a batch has
+//!   several tensors that are used at different points.
 //!
 //! Locks: a thread that holds a trace's lock takes no other trace's and runs nothing; a [`Job`] runs without any.
 
@@ -26,7 +27,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::device::{DeviceState, local_tracer, lock};
-use super::plans::{Counts, MAX_CHILDREN, MAX_STEPS, Step};
+use super::plans::{self, Counts, MAX_STEPS, Step};
 use super::run::Job;
 use super::tensor::{FusionTensor, Handle, MAX_VALUES, Place, Stage};
 use crate::compiler::{DrawState, GraphCompiler};
@@ -217,7 +218,8 @@ impl<B: GraphCompiler> Tracer<B> {
                     .iter()
                     .fold(trace.counts.bytes, |sum, (meta, _)| sum.saturating_add(size_bytes(meta))),
             };
-            if trace.cursor.children() >= MAX_CHILDREN || self.device.count_step() >= MAX_STEPS {
+            if trace.cursor.children() >= trace.cursor.max_children() || self.device.count_step() >= MAX_STEPS
+            {
                 self.device.forget_plans();
             }
             break (trace.cursor.add_child(op, leaves, outs, counts), false);
@@ -265,7 +267,9 @@ impl<B: GraphCompiler> Tracer<B> {
             || trace.values.len() >= MAX_VALUES / 2;
         if over {
             let depth = match trace.boundaries.last() {
-                Some(&boundary) if boundary > trace.counts.nodes / 2 => boundary,
+                Some(&boundary) if boundary > trace.counts.nodes / 2 => {
+                    trace.without_beginning(trace.counts.nodes / 2, boundary)
+                }
                 _ => trace.counts.nodes,
             };
             self.take_prefix(trace, depth, Cut::Budget, jobs);
@@ -310,10 +314,12 @@ impl<B: GraphCompiler> Tracer<B> {
             let node = trace.node_of(last);
             let plan = trace.passed.filter(|&depth| depth > node);
             let boundary = trace.boundaries.iter().copied().find(|&boundary| boundary > node);
-            match plan.or(boundary) {
-                Some(depth) => self.take_prefix(&mut trace, depth, Cut::ForeignBoundary, &mut jobs),
-                None => jobs.extend(self.take_all(&mut trace, Cut::ForeignEnd)),
-            }
+            let (depth, cut) = match plan.or(boundary) {
+                Some(depth) => (depth, Cut::ForeignBoundary),
+                None => (trace.counts.nodes, Cut::ForeignEnd),
+            };
+            let depth = if plan.is_some() { depth } else { trace.without_beginning(node + 1, depth) };
+            self.take_prefix(&mut trace, depth, cut, &mut jobs);
             break;
         }
         struct Helping<'a, B: GraphCompiler>(&'a Tracer<B>);
@@ -351,12 +357,15 @@ struct Recorded<B: GraphCompiler> {
     outs: Vec<Arc<Handle<B>>>,
 }
 
+/// What an extension infers from its inputs.
+pub(crate) type InferExtension<'a> = dyn Fn(&[Meta]) -> Result<plans::Results, String> + 'a;
+
 /// Where the results of an appended operation come from.
 pub(crate) enum Results<'a, B: GraphCompiler> {
     /// They are new; their shapes follow from the operands'.
     New,
     /// As `New`, but an extension knows the shapes.
-    Extension(&'a dyn Fn(&[Meta]) -> Result<SmallVec<[(Meta, Kind); 1]>, String>),
+    Extension(&'a InferExtension<'a>),
     /// They have been recorded before, in another trace.
     Known(&'a [Arc<Handle<B>>]),
 }
@@ -427,7 +436,7 @@ impl<B: GraphCompiler> Trace<B> {
         op: &Op,
         results: &Results<'_, B>,
         device: &DeviceState<B>,
-    ) -> Result<SmallVec<[(Meta, Kind); 1]>, String> {
+    ) -> Result<plans::Results, String> {
         let meta = |value: ValueId| &self.values[value.0 as usize].meta;
         match results {
             Results::Known(outs) => Ok(outs.iter().map(|out| (out.meta.clone(), out.kind)).collect()),
@@ -462,6 +471,35 @@ impl<B: GraphCompiler> Trace<B> {
     fn node_of(&self, index: u32) -> u32 {
         let path = self.cursor.path_from(0);
         path.partition_point(|step| step.counts.values <= index) as u32
+    }
+
+    /// The first `depth` operations without those at their end that read nothing of what is before them: what the next
+    /// step does before it uses its batch (a random mask, a range of positions). At least `least` remain.
+    fn without_beginning(&self, least: u32, depth: u32) -> u32 {
+        let path = self.cursor.path_from(0);
+        // The operations from `reach` on read what those from `node` on make, or inputs.
+        let (mut end, mut reach) = (depth, depth);
+        for node in (least..depth).rev() {
+            let step = &path[node as usize];
+            let first_input = node.checked_sub(1).map_or(0, |before| path[before as usize].counts.values);
+            step.op.iter().for_each(|op| {
+                op.inputs(&mut |value| {
+                    if value.0 < first_input && !self.is_input(&path, value.0) {
+                        reach = reach.min(path.partition_point(|step| step.counts.values <= value.0) as u32);
+                    }
+                });
+            });
+            if reach >= node {
+                end = node;
+            }
+        }
+        end
+    }
+
+    /// Whether value number `index` comes from outside the trace.
+    fn is_input(&self, path: &[Arc<Step<B>>], index: u32) -> bool {
+        let step = &path[path.partition_point(|step| step.counts.values <= index)];
+        index < step.counts.values - step.outs.len() as u32
     }
 
     /// Takes the operations after the first `depth` out.
@@ -579,13 +617,12 @@ impl<B: GraphCompiler> Site<B> {
                 local_tracer(device)
             }
         };
-        Ready { op: self.op, tracer }
+        Ready { tracer }
     }
 }
 
 /// A tracer about to record.
 pub(crate) struct Ready<B: GraphCompiler> {
-    op: &'static str,
     tracer: Arc<Tracer<B>>,
 }
 
@@ -600,13 +637,12 @@ impl<B: GraphCompiler> Ready<B> {
             trace = lock(&self.tracer.trace);
         }
         let first_new = trace.values.len();
-        Recorder { op: self.op, tracer: &self.tracer, trace, first_new }
+        Recorder { tracer: &self.tracer, trace, first_new }
     }
 }
 
 /// Records one operation: number its operands, then [`Recorder::finish`].
 pub(crate) struct Recorder<'a, B: GraphCompiler> {
-    op: &'static str,
     tracer: &'a Arc<Tracer<B>>,
     trace: MutexGuard<'a, Trace<B>>,
     first_new: usize,
@@ -645,14 +681,14 @@ impl<B: GraphCompiler> Recorder<'_, B> {
         let trace = &mut *self.trace;
         let made = self.tracer.append(trace, op, self.first_new, results, &mut jobs);
         self.tracer.take_excess(trace, &mut jobs);
-        let Recorder { op: name, tracer, trace, .. } = self;
+        let Recorder { tracer, trace, .. } = self;
         drop(trace);
         if !jobs.is_empty() {
             tracer.run(jobs); // else it would run what ended threads have left, and recording runs nothing
         }
         match made {
             Ok(made) => made,
-            Err(error) => panic!("{name}: {error}"),
+            Err(error) => panic!("{error}"), // which names the operation
         }
     }
 }

@@ -74,3 +74,25 @@ fn a_tensor_goes_through_burns_handles_unread() {
     let data = read.unwrap().unwrap();
     data.assert_approx_eq::<f32>(&TensorData::from([2f32.exp(), 4f32.exp()]), Default::default());
 }
+
+/// What the next step does before it uses its batch (a dropout's mask) must not make the cut wander.
+#[test]
+fn a_foreign_cut_leaves_the_beginning_of_the_next_step_to_it() {
+    let _serial = serial();
+    let device = Default::default();
+    let upload = || Tensor::<B, 1>::from_floats([1.0, 2.0], &device);
+    let read_elsewhere = |x: Tensor<B, 1>| std::thread::spawn(move || x.into_data()).join().unwrap();
+    for uses_its_batch in [false, true] {
+        let loss = (upload() * 2.0).exp();
+        let mask = Tensor::<B, 1>::random([2], Distribution::Bernoulli(0.5), &device) + 1.0;
+        let next = if uses_its_batch { upload() * mask } else { mask };
+        assert_eq!(read_elsewhere(loss), TensorData::from([2f32.exp(), 4f32.exp()]));
+        let stats = B::stats(&device);
+        assert_eq!(stats.recent.back().map(|trace| trace.operations), Some(2), "{stats}");
+        drop(next);
+        B::step(&device);
+    }
+    // The second time the step is known to end there.
+    let stats = B::stats(&device);
+    assert_eq!(stats.hits, 1, "{stats}");
+}

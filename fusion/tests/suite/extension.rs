@@ -167,7 +167,7 @@ fn a_shape_error_panics_at_the_call_and_names_the_operation() {
         let (x, y) = (upload(&[1.0, 2.0]), upload(&[1.0, 2.0, 3.0]));
         let sum = x.clone() + 1.0;
         let wrong = || apply(&scaled_sum(1), &[x.clone(), y.clone()], &[1.0f32.into()]);
-        let panic = catch_unwind(AssertUnwindSafe(wrong)).err().expect("shapes that differ");
+        let panic = catch_unwind(AssertUnwindSafe(wrong)).expect_err("shapes that differ");
         let message = panic.downcast_ref::<String>().unwrap();
         assert!(message.contains("suite::scaled_sum: [2] and [3] differ"), "{message}");
         // What the refused call had numbered is forgotten.
@@ -203,8 +203,8 @@ fn a_panic_while_shapes_are_inferred_leaves_the_trace_usable() {
     for round in 0..4 {
         let (x, y) = (upload(&[1.0, 2.0]), upload(&[1.0, 2.0, 3.0]));
         let sum = x.clone() + 1.0;
-        let wrong = || apply(&op, &[y.clone()], &[Scalar::Float(7.0)]);
-        let panic = catch_unwind(AssertUnwindSafe(wrong)).err().expect("it panics");
+        let wrong = || apply(&op, std::slice::from_ref(&y), &[Scalar::Float(7.0)]);
+        let panic = catch_unwind(AssertUnwindSafe(wrong)).expect_err("it panics");
         let message = panic.downcast_ref::<String>().cloned();
         let message = message.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string())).unwrap();
         assert!(message.contains("three is too many"), "{message}");
@@ -225,8 +225,8 @@ fn a_panic_while_shapes_are_inferred_costs_no_value_of_a_plan_that_is_left() {
     read(plan());
     let (x, y) = (plan(), upload(&[1.0, 2.0, 3.0]));
     // The plan of two operations can grow; the refused call leaves the longer one.
-    let wrong = || apply(&op, &[y.clone()], &[]);
-    catch_unwind(AssertUnwindSafe(wrong)).err().expect("it panics");
+    let wrong = || apply(&op, std::slice::from_ref(&y), &[]);
+    catch_unwind(AssertUnwindSafe(wrong)).expect_err("it panics");
     assert_eq!(read(x.clone() + y), [4.0, 7.0, 10.0]);
     assert_eq!(read(x), [3.0, 5.0, 7.0]);
 }
@@ -300,7 +300,7 @@ fn results_unlike_those_inferred_are_an_error_at_the_read() {
     for lie in ["none", "one", "three", "shape", "kind", "dtype"] {
         let op: Arc<dyn ExtensionOp<Flex>> = Arc::new(Liar(lie));
         let x = upload(&[1.0, 2.0]);
-        let outs = apply(&op, &[x.clone()], &[]);
+        let outs = apply(&op, std::slice::from_ref(&x), &[]);
         let dependents: Vec<_> = outs.iter().map(|out| out.clone() + 1.0).collect();
         B::step(&Default::default());
         for out in outs.into_iter().chain(dependents) {
@@ -315,7 +315,7 @@ fn results_unlike_those_inferred_are_an_error_at_the_read() {
 fn without_inputs_it_says_so() {
     let _serial = serial();
     let none = || apply(&scaled_sum(1), &[], &[1.0f32.into()]);
-    let panic = catch_unwind(none).err().expect("no device to record for");
+    let panic = catch_unwind(none).expect_err("no device to record for");
     assert!(panic.downcast_ref::<String>().unwrap().contains("there is no tensor"));
 }
 

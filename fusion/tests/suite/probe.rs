@@ -1,7 +1,7 @@
 //! Extension operations through which tests look into a run.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use burn_backend::Scalar;
 use burn_flex::Flex;
@@ -54,10 +54,12 @@ pub(crate) fn apply(
     outs.into_iter().map(|out| Tensor::from_primitive(TensorPrimitive::Float(out))).collect()
 }
 
-/// A probe that says where the data of its input lies: calls are numbered from 0 in the order they run.
-pub(crate) fn addresses() -> (impl Fn(Tensor<B, 1>) -> Tensor<B, 1> + Clone, Arc<std::sync::Mutex<Vec<usize>>>)
-{
-    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+/// Addresses, in the order in which they were seen.
+pub(crate) type Seen = Arc<Mutex<Vec<usize>>>;
+
+/// A probe that notes where the data of its input lies.
+pub(crate) fn addresses() -> (impl Fn(Tensor<B, 1>) -> Tensor<B, 1> + Clone, Seen) {
+    let seen = Seen::default();
     let notes = seen.clone();
     let op = probe(move |inputs| match &inputs[0] {
         Value::Float(tensor) => notes.lock().unwrap().push(tensor.bytes().as_ptr().addr()),

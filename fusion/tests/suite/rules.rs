@@ -822,3 +822,48 @@ fn what_is_forgotten_is_not_hit() {
     let (_, stats) = during(program);
     assert_eq!((stats.hits, misses(&stats, Miss::NewOperations)), (0, 1), "{stats}");
 }
+
+#[test]
+fn a_loop_of_another_length_than_the_known_ones_gives_the_right_value() {
+    let _serial = serial();
+    let turns = |turns: usize| (0..turns).fold(upload(&[1.0]), |x, _| x * 1.5 - 0.5);
+    let host = |turns: usize| (0..turns).fold(1.25f32, |x, _| x * 1.5 - 0.5);
+    for length in [1, 300, 2, 150, 299, 7, 301, 300, 1] {
+        let x = turns(length) + 1.0;
+        assert_eq!(read(x.sqrt()), [2f32.sqrt()], "{length} turns of a fixed point");
+        let y = (0..length.min(40)).fold(upload(&[1.25]), |x, _| x * 1.5 - 0.5);
+        assert_eq!(read(y), [host(length.min(40))]);
+    }
+}
+
+#[test]
+fn recording_alone_does_not_run_what_an_ended_thread_has_left() {
+    let _serial = serial();
+    let left = thread::spawn(|| second(&upload(&[5.0, 6.0]))).join().unwrap();
+    let (x, stats) = during(|| upload(&[1.0]).exp() + 1.0);
+    assert_eq!(stats.runs(), 0, "{stats}");
+    let (_, stats) = during(|| read(x));
+    assert_eq!((stats.runs(), cuts(&stats, Cut::ThreadEnd)), (2, 1), "{stats}");
+    assert_eq!(read(left), [11.0, 13.0]);
+}
+
+#[test]
+fn what_remains_after_a_cut_keeps_its_boundaries() {
+    let _serial = serial();
+    let record = |pause: &dyn Fn((Vector, Vector))| {
+        let first = second(&upload(&[1.0, 2.0]));
+        let next = first.clone() + upload(&[10.0, 20.0]);
+        let last = next.clone() * upload(&[0.5, 0.5]);
+        pause((first, next));
+        assert_eq!(read(last), [6.5, 12.5]);
+    };
+    let (values, stats) = during(|| {
+        beside(record, |(first, next), _| {
+            let values = (read(first), read(next));
+            (values, B::stats(&Default::default()))
+        })
+    })
+    .0;
+    assert_eq!(values, (vec![3.0, 5.0], vec![13.0, 25.0]));
+    assert_eq!((cuts(&stats, Cut::ForeignBoundary), stats.recorded), (2, 3), "{stats}");
+}

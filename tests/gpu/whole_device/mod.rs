@@ -6,3 +6,4 @@ mod capture;
 mod errors;
 mod precision;
 mod random;
+mod recorded;
