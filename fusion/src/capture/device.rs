@@ -68,7 +68,7 @@ impl<B: GraphCompiler> DeviceState<B> {
     /// The state of `device`, made at first use.
     pub(crate) fn of(device: &B::Device) -> &'static Self {
         let key = (TypeId::of::<B>(), device.id());
-        if let Some(known) = LOCAL.with_borrow(|local| local.device(key)) {
+        if let Ok(Some(known)) = LOCAL.try_with(|local| local.borrow().device(key)) {
             return known.downcast_ref().expect("the key holds the type");
         }
         let mut devices = lock(&DEVICES);
@@ -89,7 +89,7 @@ impl<B: GraphCompiler> DeviceState<B> {
                 done_signal: Condvar::new(),
             }))
         });
-        LOCAL.with_borrow_mut(|local| local.devices.push((key, any)));
+        let _ = LOCAL.try_with(|local| local.borrow_mut().devices.push((key, any))); // gone while a thread ends
         any.downcast_ref().expect("the key holds the type")
     }
 
@@ -209,13 +209,17 @@ thread_local! {
 /// This thread's tracer for a device.
 pub(crate) fn local_tracer<B: GraphCompiler>(device: &'static DeviceState<B>) -> Arc<Tracer<B>> {
     let key = (TypeId::of::<B>(), device.id);
-    let known = LOCAL.with_borrow(|local| {
+    let known = LOCAL.try_with(|local| {
+        let local = local.borrow();
         let found = local.tracers.iter().find(|(k, _)| *k == key);
         found.and_then(|(_, tracer)| tracer.as_any().downcast_ref::<Arc<Tracer<B>>>().cloned())
     });
-    known.unwrap_or_else(|| {
-        let tracer = Tracer::new(device);
-        LOCAL.with_borrow_mut(|local| local.tracers.push((key, Box::new(tracer.clone()))));
-        tracer
-    })
+    if let Ok(Some(tracer)) = known {
+        return tracer;
+    }
+    let tracer = Tracer::new(device);
+    if LOCAL.try_with(|local| local.borrow_mut().tracers.push((key, Box::new(tracer.clone())))).is_err() {
+        device.adopt(tracer.clone()); // the thread ends: whoever runs something next runs this too
+    }
+    tracer
 }

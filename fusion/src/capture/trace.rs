@@ -37,6 +37,10 @@ use crate::interpret::message;
 /// How long a foreign read waits for a trace to become a known plan.
 pub(crate) const FOREIGN_WAIT: Duration = Duration::from_millis(5);
 
+/// How long it waits at most while the owner is busy running something, such as the first compilation of kernels. Then
+/// the owner may be waiting for the reader.
+const BUSY_WAIT: Duration = Duration::from_secs(10);
+
 /// A number for the calling thread.
 pub(crate) fn thread_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -279,6 +283,7 @@ impl<B: GraphCompiler> Tracer<B> {
     /// Runs as much of this trace, which another thread records, as `handle` needs.
     fn foreign_read(self: &Arc<Self>, handles: &[&Arc<Handle<B>>]) {
         let mut deadline = Instant::now() + FOREIGN_WAIT;
+        let latest = Instant::now() + BUSY_WAIT;
         let mut counted = false;
         let mut waited = false;
         let mut jobs = Vec::new();
@@ -295,7 +300,7 @@ impl<B: GraphCompiler> Tracer<B> {
                 break;
             }
             let now = Instant::now();
-            if self.busy.load(Ordering::Acquire) {
+            if self.busy.load(Ordering::Acquire) && now < latest {
                 // It runs what came before; that it records nothing meanwhile says nothing about this trace.
                 deadline = now + FOREIGN_WAIT;
             }

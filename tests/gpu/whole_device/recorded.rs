@@ -12,7 +12,7 @@ use kiln::{Cuda, CudaDevice, Fusion};
 use kiln_surface::arguments::{Case, Rng, arguments};
 use kiln_surface::{Kind, Op, ValueId, infer_with};
 
-use crate::harness;
+use crate::harness::family;
 
 type Recorded = Fusion<Cuda>;
 
@@ -24,7 +24,7 @@ fn turn() -> MutexGuard<'static, ()> {
 
 /// For tests that watch memory and launches too.
 fn alone() -> (MutexGuard<'static, ()>, RwLockWriteGuard<'static, ()>) {
-    (turn(), harness::alone())
+    (turn(), family::alone())
 }
 
 /// A graph of the case's one operation.
@@ -110,7 +110,7 @@ fn same(a: &TensorData, b: &TensorData, exact: bool) -> Result<(), String> {
 #[test]
 fn each_operation_is_replayed_with_new_data_and_scalars() {
     let _turn = turn();
-    let _shared = harness::shared();
+    let _shared = family::shared();
     let device = CudaDevice::new(0);
     let seeds: u64 = std::env::var("KILN_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
     let (mut cases, mut replayed) = (0, 0);
