@@ -11,10 +11,11 @@
 //! An output that becomes an input of the next run (a parameter, an optimizer's state) is not copied out: the graph
 //! itself writes it over that input's slot, after its last reader, and the tensor that the user gets lies in the slot.
 //! So parameters keep their address although the old model is alive while the new one is recorded. A slot is
-//! overwritten only if nobody else can see it: a holder of the old value gets a copy first, and if a view of it is held
-//! somewhere, the run is declined, that is, interpreted.
+//! overwritten only if nobody else can see it: a holder of the old value gets a copy first, a reader reads a copy, and if
+//! a view of it is held somewhere, the run is declined, that is, interpreted.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use burn_backend::{Distribution, Scalar, Shape, TensorMetadata, get_device_settings};
 use burn_std::DType;
@@ -35,6 +36,9 @@ use crate::tensor::CudaTensor;
 /// Runs that are interpreted before a graph is captured: they load the kernels, choose the algorithms of the matrix
 /// products, and show which outputs become inputs.
 const WARM_UP: u64 = 2;
+
+/// How long a replay waits for a reader that is about to copy a slot.
+const READER_WAIT: Duration = Duration::from_millis(1);
 
 /// A graph's executable.
 #[derive(Debug)]
@@ -105,6 +109,14 @@ impl GraphCompiler for Cuda {
             State::Captured(captured) => captured.execute(run),
             State::Refused(reason) => Err(Declined(reason.clone())),
         }
+    }
+
+    /// A copy of what lies in a slot, so that the next replay need not wait for the reader.
+    fn unshare(shared: Value<Cuda>) -> Value<Cuda> {
+        let kind = shared.kind();
+        let shared = tensor(shared);
+        let index = shared.device().index;
+        value(kind, if shared.storage().is_slot() { done(index, copy(&shared)) } else { shared })
     }
 
     fn defaults(device: &CudaDevice) -> Defaults {
@@ -237,6 +249,7 @@ fn capture(device: &'static Device, history: &History) -> std::result::Result<Ca
         }
     }
     for slot in &mut slots {
+        slot.tensor.storage().set_slot();
         slot.own = Arc::strong_count(slot.tensor.storage());
     }
     Ok(Captured { device, graph, slots, results, uses, block, replaying: Mutex::new(()) })
@@ -281,8 +294,12 @@ impl Captured {
             let in_slot = Arc::ptr_eq(input.storage(), slot.tensor.storage());
             // The value itself, and the one in the tensor's handle, which `input` is a second handle of.
             let seen = slot.own + 2 * usize::from(in_slot);
-            if Arc::strong_count(slot.tensor.storage()) > seen {
-                return declined("a view of an earlier result is held");
+            let deadline = Instant::now() + READER_WAIT;
+            while Arc::strong_count(slot.tensor.storage()) > seen {
+                if Instant::now() > deadline {
+                    return declined("a view of an earlier result is held");
+                }
+                std::thread::yield_now();
             }
             if in_slot && input.layout() != slot.tensor.layout() {
                 return declined("an input is a view of an earlier result");

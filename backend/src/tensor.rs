@@ -5,7 +5,7 @@
 //! back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use burn_backend::{Shape, TensorMetadata};
 use burn_std::DType;
@@ -25,6 +25,8 @@ pub(crate) struct Storage {
     device: &'static Device,
     /// The capture whose memory this is.
     pool: Option<PoolId>,
+    /// A captured plan writes here at each replay.
+    slot: AtomicBool,
     /// The tickets of possible faults (see `faults`).
     first_fault: AtomicU64,
     last_fault: AtomicU64,
@@ -33,6 +35,15 @@ pub(crate) struct Storage {
 impl Storage {
     pub(crate) fn pool(&self) -> Option<PoolId> {
         self.pool
+    }
+
+    /// Notes that a captured plan writes here at each replay.
+    pub(crate) fn set_slot(&self) {
+        self.slot.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_slot(&self) -> bool {
+        self.slot.load(Ordering::Relaxed)
     }
 
     pub(crate) fn faults(&self) -> Range {
@@ -89,6 +100,7 @@ impl CudaTensor {
             block,
             device,
             pool: crate::driver::graph::current_pool(),
+            slot: AtomicBool::new(false),
             first_fault: AtomicU64::new(0),
             last_fault: AtomicU64::new(0),
         });

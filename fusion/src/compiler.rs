@@ -124,6 +124,12 @@ pub trait GraphCompiler: Backend {
         Err(Declined("this backend has no executables".into()))
     }
 
+    /// The same value in memory that no executable will overwrite, for a reader who takes his time. Called before a
+    /// value goes to the host.
+    fn unshare(value: Value<Self>) -> Value<Self> {
+        value
+    }
+
     /// The dtypes that the backend chooses where Burn's signature names none: the device's default float, as Burn's own
     /// definitions of quantised operations take it, and burn-flex's indices.
     fn defaults(device: &Self::Device) -> Defaults {

@@ -391,7 +391,7 @@ macro_rules! into_data {
                 settle(&[&tensor.handle]);
                 let value = tensor.handle.value().map_err(|failure| ExecutionError::from(&*failure))?;
                 drop(tensor);
-                B::$host(value.$kind()).await
+                B::$host(B::unshare(value).$kind()).await
             }
         }
     };
@@ -399,7 +399,7 @@ macro_rules! into_data {
 
 fn values<B: GraphCompiler>(tensors: Vec<FusionTensor<B>>) -> Result<Vec<Value<B>>, ExecutionError> {
     let failed = |failure: std::sync::Arc<Failure>| ExecutionError::from(&*failure);
-    tensors.into_iter().map(|tensor| tensor.handle.value().map_err(failed)).collect()
+    tensors.into_iter().map(|tensor| tensor.handle.value().map(B::unshare).map_err(failed)).collect()
 }
 
 /// The value of a tensor where Burn leaves no way to return an error.

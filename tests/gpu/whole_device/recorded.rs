@@ -229,7 +229,7 @@ fn a_held_old_value_survives_the_replays_that_follow() {
 fn a_held_view_survives_the_replays_that_follow() {
     let _alone = alone();
     let mut x = warm();
-    let view = x.clone().slice([1..3]);
+    let view = x.clone().narrow(0, 1, 2);
     Recorded::step(&CudaDevice::new(0)); // the view is a tensor of the parameter's memory now
     for _ in 0..3 {
         x = step(x, 1.0);
