@@ -1,4 +1,4 @@
-//! [`delegate_ops!`]: a backend around another one with the same tensors.
+//! [`delegate_ops!`](crate::delegate_ops): a backend around another one with the same tensors.
 
 use burn_backend::ops::{
     DeformConv2dBackward, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward, MaxPool2dWithIndices,
