@@ -142,8 +142,12 @@ impl fmt::Display for Stats {
         let Stats { foreign_reads, waits, timeouts, failures, .. } = self;
         writeln!(f, "inputs donated {donated}; operations failed {failures}")?;
         write!(f, "foreign reads {foreign_reads}, of which {waits} waited and {timeouts} timed out")?;
-        for trace in &self.recent {
-            write!(f, "\n  {trace}")?;
+        let recent: Vec<&Trace> = self.recent.iter().collect();
+        for equal in recent.chunk_by(|a, b| a == b) {
+            match equal.len() {
+                1 => write!(f, "\n  {}", equal[0])?,
+                count => write!(f, "\n  {count} times {}", equal[0])?,
+            }
         }
         Ok(())
     }

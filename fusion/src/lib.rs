@@ -21,8 +21,13 @@
 //! assert_eq!(B::stats(&device).hits, 2);
 //! ```
 //!
-//! Read the crate in this order: `capture` (`ops`, `trace`, `plans`, `run`), [`graph`], `interpret`, [`compiler`],
-//! [`extension`], [`explain`].
+//! A read ends a graph. A loop that reads only now and then ends its steps by [`Fusion::step`]. [`Fusion::stats`] tells
+//! what ran and why something was new; [`Budget`] bounds what is recorded before anybody asks for it;
+//! [`Fusion::forget_plans`] gives back what is kept for known graphs. An operation that fails when its graph runs is
+//! reported by the reads of what depends on it (`try_into_data` returns it); the panic hook prints its message before.
+//!
+//! In the sources, read in this order: `capture` (`ops`, `trace`, `plans`, `run`), `graph`, `interpret`, `compiler`,
+//! `extension`, `explain`.
 
 #![recursion_limit = "512"]
 

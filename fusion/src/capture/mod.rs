@@ -53,7 +53,8 @@ impl<B: GraphCompiler> Fusion<B> {
 
     /// Marks the end of a step: what this thread has recorded for the device runs.
     ///
-    /// A program needs this only where nothing else ends its steps: no read, no trainer.
+    /// Call it at the end of each step of a loop that does not read a value in every step; else the steps between two
+    /// reads become one long graph. burn-train's loops need no call. Under `Autodiff` it is called on the inner type.
     pub fn step(device: &B::Device) {
         local_tracer(DeviceState::<B>::of(device)).flush(Cut::Step);
     }
