@@ -7,48 +7,16 @@
 use std::time::{Duration, Instant};
 
 use burn_backend::ops::FloatTensorOps;
-use burn_backend::{Backend, BackendTypes, DType, DTypeUsageSet, ExecutionError, Scalar, TensorData};
+use burn_backend::{BackendTypes, Scalar, TensorData};
 use burn_flex::{Flex, FlexDevice};
 use kiln_fusion::{Declined, Fusion, GraphCompiler, History, Run};
-use kiln_surface::{delegate_ops, with_backend_methods};
+use kiln_surface::{delegate_backend, delegate_ops, with_backend_methods};
 
 /// burn-flex, whose graphs are not computed.
 #[derive(Clone, Default, Debug)]
 struct Skip;
 
-impl BackendTypes for Skip {
-    type Device = FlexDevice;
-    type FloatTensorPrimitive = <Flex as BackendTypes>::FloatTensorPrimitive;
-    type FloatElem = f32;
-    type IntTensorPrimitive = <Flex as BackendTypes>::IntTensorPrimitive;
-    type IntElem = <Flex as BackendTypes>::IntElem;
-    type BoolTensorPrimitive = <Flex as BackendTypes>::BoolTensorPrimitive;
-    type BoolElem = <Flex as BackendTypes>::BoolElem;
-    type QuantizedTensorPrimitive = <Flex as BackendTypes>::QuantizedTensorPrimitive;
-}
-
-impl Backend for Skip {
-    fn name(device: &FlexDevice) -> String {
-        Flex::name(device)
-    }
-
-    fn seed(device: &FlexDevice, seed: u64) {
-        Flex::seed(device, seed);
-    }
-
-    fn sync(device: &FlexDevice) -> Result<(), ExecutionError> {
-        Flex::sync(device)
-    }
-
-    fn dtype_usage(device: &FlexDevice, dtype: DType) -> DTypeUsageSet {
-        Flex::dtype_usage(device, dtype)
-    }
-
-    fn device_count(type_id: u16) -> usize {
-        Flex::device_count(type_id)
-    }
-}
-
+delegate_backend! { impl [] for [Skip] by [Flex] }
 with_backend_methods! { delegate_ops! { impl [] for [Skip] by [Flex] } }
 
 impl GraphCompiler for Skip {

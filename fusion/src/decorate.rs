@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use burn_backend::{Backend, BackendTypes, DType, DTypeUsageSet, ExecutionError, TensorData};
-use kiln_surface::{delegate_ops, with_backend_methods};
+use burn_backend::Backend;
+use kiln_surface::{delegate_backend, delegate_ops, with_backend_methods};
 
 use crate::compiler::GraphCompiler;
 
@@ -31,66 +31,7 @@ impl<B> std::fmt::Debug for Interpret<B> {
     }
 }
 
-impl<B: Backend> BackendTypes for Interpret<B> {
-    type Device = B::Device;
-    type FloatTensorPrimitive = B::FloatTensorPrimitive;
-    type FloatElem = B::FloatElem;
-    type IntTensorPrimitive = B::IntTensorPrimitive;
-    type IntElem = B::IntElem;
-    type BoolTensorPrimitive = B::BoolTensorPrimitive;
-    type BoolElem = B::BoolElem;
-    type QuantizedTensorPrimitive = B::QuantizedTensorPrimitive;
-}
-
-impl<B: Backend> Backend for Interpret<B> {
-    fn ad_enabled(device: &Self::Device) -> bool {
-        B::ad_enabled(device)
-    }
-
-    fn memory_persistent_allocations<Output: Send, Input: Send, Func: Fn(Input) -> Output + Send>(
-        device: &Self::Device,
-        input: Input,
-        func: Func,
-    ) -> Output {
-        B::memory_persistent_allocations(device, input, func)
-    }
-
-    fn memory_cleanup(device: &Self::Device) {
-        B::memory_cleanup(device);
-    }
-
-    fn name(device: &Self::Device) -> String {
-        B::name(device)
-    }
-
-    fn seed(device: &Self::Device, seed: u64) {
-        B::seed(device, seed);
-    }
-
-    fn sync(device: &Self::Device) -> Result<(), ExecutionError> {
-        B::sync(device)
-    }
-
-    fn staging<'a, Iter>(data: Iter, device: &Self::Device)
-    where
-        Iter: Iterator<Item = &'a mut TensorData>,
-    {
-        B::staging(data, device);
-    }
-
-    fn supports_dtype(device: &Self::Device, dtype: DType) -> bool {
-        B::supports_dtype(device, dtype)
-    }
-
-    fn dtype_usage(device: &Self::Device, dtype: DType) -> DTypeUsageSet {
-        B::dtype_usage(device, dtype)
-    }
-
-    fn device_count(type_id: u16) -> usize {
-        B::device_count(type_id)
-    }
-}
-
+delegate_backend! { impl [B: Backend] for [Interpret<B>] by [B] }
 with_backend_methods! { delegate_ops! { impl [B: Backend] for [Interpret<B>] by [B] } }
 
 impl<B: Backend> GraphCompiler for Interpret<B> {

@@ -1,4 +1,5 @@
-//! [`delegate_ops!`](crate::delegate_ops): a backend around another one with the same tensors.
+//! [`delegate_backend!`](crate::delegate_backend) and [`delegate_ops!`](crate::delegate_ops): a backend around another
+//! one with the same tensors.
 
 use burn_backend::ops::{
     DeformConv2dBackward, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward, MaxPool2dWithIndices,
@@ -53,34 +54,88 @@ rewrap! {
     );
 }
 
+/// Implements `BackendTypes` and `Backend` for a backend around another one: its tensors and devices, and its answers.
+#[macro_export]
+macro_rules! delegate_backend {
+    (impl [$($generics:tt)*] for [$outer:ty] by [$inner:ty]) => {
+        impl<$($generics)*> $crate::burn::BackendTypes for $outer {
+            type Device = <$inner as $crate::burn::BackendTypes>::Device;
+            type FloatTensorPrimitive = <$inner as $crate::burn::BackendTypes>::FloatTensorPrimitive;
+            type FloatElem = <$inner as $crate::burn::BackendTypes>::FloatElem;
+            type IntTensorPrimitive = <$inner as $crate::burn::BackendTypes>::IntTensorPrimitive;
+            type IntElem = <$inner as $crate::burn::BackendTypes>::IntElem;
+            type BoolTensorPrimitive = <$inner as $crate::burn::BackendTypes>::BoolTensorPrimitive;
+            type BoolElem = <$inner as $crate::burn::BackendTypes>::BoolElem;
+            type QuantizedTensorPrimitive = <$inner as $crate::burn::BackendTypes>::QuantizedTensorPrimitive;
+        }
+
+        impl<$($generics)*> $crate::burn::Backend for $outer {
+            fn ad_enabled(device: &Self::Device) -> bool {
+                <$inner as $crate::burn::Backend>::ad_enabled(device)
+            }
+
+            fn memory_persistent_allocations<
+                Output: ::core::marker::Send,
+                Input: ::core::marker::Send,
+                Func: ::core::ops::Fn(Input) -> Output + ::core::marker::Send,
+            >(
+                device: &Self::Device,
+                input: Input,
+                func: Func,
+            ) -> Output {
+                <$inner as $crate::burn::Backend>::memory_persistent_allocations(device, input, func)
+            }
+
+            fn memory_cleanup(device: &Self::Device) {
+                <$inner as $crate::burn::Backend>::memory_cleanup(device);
+            }
+
+            fn name(device: &Self::Device) -> ::std::string::String {
+                <$inner as $crate::burn::Backend>::name(device)
+            }
+
+            fn seed(device: &Self::Device, seed: u64) {
+                <$inner as $crate::burn::Backend>::seed(device, seed);
+            }
+
+            fn sync(device: &Self::Device) -> ::core::result::Result<(), $crate::burn::ExecutionError> {
+                <$inner as $crate::burn::Backend>::sync(device)
+            }
+
+            fn staging<'a, Iter>(data: Iter, device: &Self::Device)
+            where
+                Iter: ::core::iter::Iterator<Item = &'a mut $crate::burn::TensorData>,
+            {
+                <$inner as $crate::burn::Backend>::staging(data, device);
+            }
+
+            fn supports_dtype(device: &Self::Device, dtype: $crate::burn::DType) -> bool {
+                <$inner as $crate::burn::Backend>::supports_dtype(device, dtype)
+            }
+
+            fn dtype_usage(device: &Self::Device, dtype: $crate::burn::DType) -> $crate::burn::DTypeUsageSet {
+                <$inner as $crate::burn::Backend>::dtype_usage(device, dtype)
+            }
+
+            fn device_count(type_id: u16) -> usize {
+                <$inner as $crate::burn::Backend>::device_count(type_id)
+            }
+        }
+    };
+}
+
 /// Implements Burn's seven operation traits for a backend around another one with the same tensors: each method calls
 /// the inner backend's.
 ///
 /// ```
 /// # use std::marker::PhantomData;
-/// # use burn_backend::{Backend, BackendTypes, DType, DTypeUsageSet, ExecutionError};
-/// use kiln_surface::{delegate_ops, with_backend_methods};
+/// use burn_backend::Backend;
+/// use kiln_surface::{delegate_backend, delegate_ops, with_backend_methods};
 ///
 /// #[derive(Clone, Default, Debug)]
 /// struct Around<B>(PhantomData<B>);
+/// delegate_backend! { impl [B: Backend] for [Around<B>] by [B] }
 /// with_backend_methods! { delegate_ops! { impl [B: Backend] for [Around<B>] by [B] } }
-/// # impl<B: Backend> BackendTypes for Around<B> {
-/// #     type Device = B::Device;
-/// #     type FloatTensorPrimitive = B::FloatTensorPrimitive;
-/// #     type FloatElem = B::FloatElem;
-/// #     type IntTensorPrimitive = B::IntTensorPrimitive;
-/// #     type IntElem = B::IntElem;
-/// #     type BoolTensorPrimitive = B::BoolTensorPrimitive;
-/// #     type BoolElem = B::BoolElem;
-/// #     type QuantizedTensorPrimitive = B::QuantizedTensorPrimitive;
-/// # }
-/// # impl<B: Backend> Backend for Around<B> {
-/// #     fn name(device: &Self::Device) -> String { B::name(device) }
-/// #     fn seed(device: &Self::Device, seed: u64) { B::seed(device, seed) }
-/// #     fn sync(device: &Self::Device) -> Result<(), ExecutionError> { B::sync(device) }
-/// #     fn dtype_usage(device: &Self::Device, dtype: DType) -> DTypeUsageSet { B::dtype_usage(device, dtype) }
-/// #     fn device_count(type_id: u16) -> usize { B::device_count(type_id) }
-/// # }
 /// ```
 #[macro_export]
 macro_rules! delegate_ops {

@@ -43,8 +43,8 @@ pub mod burn {
         BoolTensor, Device, FloatTensor, IndexingUpdateOp, IntTensor, QuantizedTensor,
     };
     pub use burn_backend::{
-        Backend, BoolDType, DType, Distribution, ExecutionError, FloatDType, IntDType, Scalar, Shape, Slice,
-        TensorData, TensorMetadata, TensorPrimitive,
+        Backend, BackendTypes, BoolDType, DType, DTypeUsageSet, Distribution, ExecutionError, FloatDType,
+        IntDType, Scalar, Shape, Slice, TensorData, TensorMetadata, TensorPrimitive,
     };
     pub use burn_std::device::DeviceId;
 }

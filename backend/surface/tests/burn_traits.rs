@@ -66,6 +66,20 @@ const EXPONENTS: &[&str] = &[
     "q_powi_scalar",
 ];
 
+/// The types of the `Backend` trait's own methods, as [`signature`] writes them.
+const BACKEND_SIGNATURES: [&str; 10] = [
+    "ad_enabled(&Self::Device) -> bool",
+    "device_count(u16) -> usize",
+    "dtype_usage(&Self::Device, DType) -> DTypeUsageSet",
+    "memory_cleanup(&Self::Device) -> ()",
+    "memory_persistent_allocations(&Self::Device, Input, Func) -> Output",
+    "name(&Self::Device) -> String",
+    "seed(&Self::Device, u64) -> ()",
+    "staging(Iter, &Self::Device) -> ()",
+    "supports_dtype(&Self::Device, DType) -> bool",
+    "sync(&Self::Device) -> Result<(),ExecutionError>",
+];
+
 /// Name, arguments with their types, and result.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Method {
@@ -220,6 +234,12 @@ fn of_sources(traits: &[ItemTrait]) -> Traits {
     supers.map(of).collect()
 }
 
+/// A method's name and types as text.
+fn signature(method: &Method) -> String {
+    let arguments: Vec<&str> = method.arguments.iter().map(|(_, argument)| argument.as_str()).collect();
+    format!("{}({}) -> {}", method.name, arguments.join(", "), method.result)
+}
+
 fn backend(traits: &[ItemTrait]) -> &ItemTrait {
     traits.iter().find(|item| item.ident == "Backend").expect("the trait Backend")
 }
@@ -250,8 +270,11 @@ fn the_table_is_burns_traits() {
         absent.join("\n"),
     );
 
-    let own: BTreeSet<String> = methods(backend(&traits)).into_iter().map(|method| method.name).collect();
-    assert_eq!(own, BACKEND_METHODS.map(String::from).into(), "the methods of Backend");
+    let own = methods(backend(&traits));
+    let names: BTreeSet<&str> = own.iter().map(|method| method.name.as_str()).collect();
+    assert_eq!(names, BACKEND_METHODS.into(), "the methods of Backend");
+    let signatures: BTreeSet<String> = own.iter().map(signature).collect();
+    assert_eq!(signatures, BACKEND_SIGNATURES.map(String::from).into(), "the types of Backend's methods");
 
     let count: usize = table.values().map(Vec::len).sum();
     assert_eq!(count + BACKEND_METHODS.len(), 428);

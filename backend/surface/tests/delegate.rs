@@ -2,46 +2,14 @@
 //! types of the table; that it computes proves the order of the arguments.
 
 use burn_backend::ops::{FloatTensorOps, ModuleOps};
-use burn_backend::{Backend, BackendTypes, DType, DTypeUsageSet, ExecutionError, TensorData, TensorMetadata};
+use burn_backend::{TensorData, TensorMetadata};
 use burn_flex::Flex;
-use kiln_surface::{delegate_ops, with_backend_methods};
+use kiln_surface::{delegate_backend, delegate_ops, with_backend_methods};
 
 #[derive(Clone, Default, Debug)]
 struct Delegate;
 
-impl BackendTypes for Delegate {
-    type Device = <Flex as BackendTypes>::Device;
-    type FloatTensorPrimitive = <Flex as BackendTypes>::FloatTensorPrimitive;
-    type FloatElem = <Flex as BackendTypes>::FloatElem;
-    type IntTensorPrimitive = <Flex as BackendTypes>::IntTensorPrimitive;
-    type IntElem = <Flex as BackendTypes>::IntElem;
-    type BoolTensorPrimitive = <Flex as BackendTypes>::BoolTensorPrimitive;
-    type BoolElem = <Flex as BackendTypes>::BoolElem;
-    type QuantizedTensorPrimitive = <Flex as BackendTypes>::QuantizedTensorPrimitive;
-}
-
-impl Backend for Delegate {
-    fn name(device: &Self::Device) -> String {
-        Flex::name(device)
-    }
-
-    fn seed(device: &Self::Device, seed: u64) {
-        Flex::seed(device, seed);
-    }
-
-    fn sync(device: &Self::Device) -> Result<(), ExecutionError> {
-        Flex::sync(device)
-    }
-
-    fn dtype_usage(device: &Self::Device, dtype: DType) -> DTypeUsageSet {
-        Flex::dtype_usage(device, dtype)
-    }
-
-    fn device_count(type_id: u16) -> usize {
-        Flex::device_count(type_id)
-    }
-}
-
+delegate_backend! { impl [] for [Delegate] by [Flex] }
 with_backend_methods! { delegate_ops! { impl [] for [Delegate] by [Flex] } }
 
 #[test]

@@ -92,6 +92,18 @@ fn hammer(steps: usize, threads: usize) {
     }
 }
 
+/// An operation that says when it runs and goes on when it is told to.
+fn gate() -> (impl Fn(Vector) -> Vector + Send + Sync + Clone, mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let (reached, at_gate) = mpsc::channel::<()>();
+    let (open, opened) = mpsc::channel::<()>();
+    let opened = Mutex::new(opened);
+    let gate = probe(move |_| {
+        reached.send(()).unwrap();
+        opened.lock().unwrap().recv().unwrap();
+    });
+    (gate, at_gate, open)
+}
+
 #[test]
 fn threads_that_share_tensors_get_the_right_values() {
     let _serial = serial();
@@ -270,13 +282,7 @@ fn what_an_ended_thread_made_of_a_value_that_is_being_computed_does_not_wait_for
     let _serial = serial();
     watched(|| {
         let device = Default::default();
-        let (reached, at_gate) = mpsc::channel::<()>();
-        let (open, opened) = mpsc::channel::<()>();
-        let opened = Mutex::new(opened);
-        let gate = probe(move |_| {
-            reached.send(()).unwrap();
-            opened.lock().unwrap().recv().unwrap();
-        });
+        let (gate, at_gate, open) = gate();
         // The plan `x * 2`, and a longer one that is left: two jobs, of which the first stands at the gate.
         let start = move || gate(upload(&[1.0]));
         open.send(()).unwrap();
@@ -314,13 +320,7 @@ fn what_an_ended_thread_made_of_a_value_that_is_being_computed_does_not_wait_for
 fn an_orphan_that_reads_a_value_of_the_job_under_way_does_not_block_it() {
     let _serial = serial();
     watched(|| {
-        let (reached, at_gate) = mpsc::channel::<()>();
-        let (open, opened) = mpsc::channel::<()>();
-        let opened = Mutex::new(opened);
-        let gate = probe(move |_| {
-            reached.send(()).unwrap();
-            opened.lock().unwrap().recv().unwrap();
-        });
+        let (gate, at_gate, open) = gate();
         // Two orphans, the first of which stands at the gate when it runs.
         let first = {
             let gate = gate.clone();
@@ -349,13 +349,7 @@ fn an_orphan_that_reads_a_value_of_the_job_under_way_does_not_block_it() {
 fn a_reader_of_a_value_that_another_thread_computes_waits_for_it() {
     let _serial = serial();
     watched(|| {
-        let (reached, at_gate) = mpsc::channel::<()>();
-        let (open, opened) = mpsc::channel::<()>();
-        let opened = Mutex::new(opened);
-        let gate = probe(move |_| {
-            reached.send(()).unwrap();
-            opened.lock().unwrap().recv().unwrap();
-        });
+        let (gate, at_gate, open) = gate();
         let x = gate(upload(&[1.0, 2.0])) * 2.0;
         let runner = {
             let x = x.clone();

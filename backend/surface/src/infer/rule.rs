@@ -584,33 +584,27 @@ pub(super) fn rule<'a>(
             one(with_bias(out, bias.as_ref().map(shape))?, dtype(x))
         }
         conv1d_x_backward { x, weight, output_grad, options } => {
-            let out = conv(shape(x), shape(weight), options.into())?;
-            gradient("output and its gradient", &out, shape(output_grad))?;
+            conv_gradient(shape(x), shape(weight), options.into(), shape(output_grad))?;
             one(shape(x).clone(), dtype(output_grad))
         }
         conv2d_x_backward { x, weight, output_grad, options } => {
-            let out = conv(shape(x), shape(weight), options.into())?;
-            gradient("output and its gradient", &out, shape(output_grad))?;
+            conv_gradient(shape(x), shape(weight), options.into(), shape(output_grad))?;
             one(shape(x).clone(), dtype(output_grad))
         }
         conv3d_x_backward { x, weight, output_grad, options } => {
-            let out = conv(shape(x), shape(weight), options.into())?;
-            gradient("output and its gradient", &out, shape(output_grad))?;
+            conv_gradient(shape(x), shape(weight), options.into(), shape(output_grad))?;
             one(shape(x).clone(), dtype(output_grad))
         }
         conv1d_weight_backward { x, weight, output_grad, options } => {
-            let out = conv(shape(x), shape(weight), options.into())?;
-            gradient("output and its gradient", &out, shape(output_grad))?;
+            conv_gradient(shape(x), shape(weight), options.into(), shape(output_grad))?;
             one(shape(weight).clone(), dtype(weight))
         }
         conv2d_weight_backward { x, weight, output_grad, options } => {
-            let out = conv(shape(x), shape(weight), options.into())?;
-            gradient("output and its gradient", &out, shape(output_grad))?;
+            conv_gradient(shape(x), shape(weight), options.into(), shape(output_grad))?;
             one(shape(weight).clone(), dtype(weight))
         }
         conv3d_weight_backward { x, weight, output_grad, options } => {
-            let out = conv(shape(x), shape(weight), options.into())?;
-            gradient("output and its gradient", &out, shape(output_grad))?;
+            conv_gradient(shape(x), shape(weight), options.into(), shape(output_grad))?;
             one(shape(weight).clone(), dtype(weight))
         }
         conv1d_bias_backward { bias, output_grad, .. }

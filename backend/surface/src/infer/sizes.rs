@@ -236,6 +236,16 @@ pub(super) fn transposed<const N: usize>(options: &ConvTransposeOptions<N>) -> (
     (Options { stride, padding, dilation, groups }, padding_out)
 }
 
+/// What the gradients of a convolution need: that the gradient has the shape of the output.
+pub(super) fn conv_gradient<const N: usize>(
+    x: &Shape,
+    weight: &Shape,
+    options: Options<N>,
+    output_grad: &Shape,
+) -> Rule<()> {
+    gradient("output and its gradient", &conv(x, weight, options)?, output_grad)
+}
+
 /// `x [B, C, ..]`, `weight [D, C / groups, ..]` -> `[B, D, ..]`.
 pub(super) fn conv<const N: usize>(x: &Shape, weight: &Shape, options: Options<N>) -> Rule<Shape> {
     let (x, weight) = (is_rank(x, N + 2)?, is_rank(weight, N + 2)?);

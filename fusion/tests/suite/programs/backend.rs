@@ -3,20 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use burn_backend::ops::{
-    DeformConv2dBackward, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward, MaxPool2dWithIndices,
-    TransactionPrimitive,
-};
-use burn_backend::quantization::QuantizationParametersPrimitive;
 use burn_backend::{
     Backend, BackendTypes, DType, DTypeUsageSet, DeviceOps, Distribution, ExecutionError, FloatDType,
-    IntDType, Shape, TensorPrimitive,
+    IntDType, Shape,
 };
 use burn_flex::{Flex, FlexDevice};
 use burn_std::device::DeviceId;
 use kiln_fusion::graph::Graph;
 use kiln_fusion::{Declined, DrawState, Fusion, GraphCompiler, History, Run, interpret_graph};
-use kiln_surface::{arg_type, burn::*, ret_type, with_backend_methods};
+use kiln_surface::{Rewrap, arg_type, burn::*, ret_type, with_backend_methods};
 
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Own;
@@ -120,27 +115,14 @@ impl GraphCompiler for Own {
 macro_rules! rewrap {
     (Device, $value:expr) => {{ let _ = $value; &FlexDevice }};
     (RetDevice, $value:expr) => {{ let _ = $value; OwnDevice::default() }};
-    (Prim, $value:expr) => {
-        match $value {
-            TensorPrimitive::Float(tensor) => TensorPrimitive::Float(tensor),
-            TensorPrimitive::QFloat(tensor) => TensorPrimitive::QFloat(tensor),
-        }
-    };
-    (QParams, $value:expr) => { QuantizationParametersPrimitive { scales: $value.scales } };
-    (Transaction, $value:expr) => {{
-        let value = $value;
-        TransactionPrimitive::new(value.read_floats, value.read_qfloats, value.read_ints, value.read_bools)
-    }};
-    (MaxPool1d, $value:expr) => {{ let value = $value; MaxPool1dWithIndices::new(value.output, value.indices) }};
-    (MaxPool2d, $value:expr) => {{ let value = $value; MaxPool2dWithIndices::new(value.output, value.indices) }};
-    (MaxPool1dGrad, $value:expr) => { MaxPool1dBackward::new($value.x_grad) };
-    (MaxPool2dGrad, $value:expr) => { MaxPool2dBackward::new($value.x_grad) };
-    (DeformGrad, $value:expr) => {{
-        let value = $value;
-        DeformConv2dBackward::new(
-            value.x_grad, value.offset_grad, value.weight_grad, value.mask_grad, value.bias_grad,
-        )
-    }};
+    (Prim, $value:expr) => { Rewrap::rewrap($value) };
+    (QParams, $value:expr) => { Rewrap::rewrap($value) };
+    (Transaction, $value:expr) => { Rewrap::rewrap($value) };
+    (MaxPool1d, $value:expr) => { Rewrap::rewrap($value) };
+    (MaxPool2d, $value:expr) => { Rewrap::rewrap($value) };
+    (MaxPool1dGrad, $value:expr) => { Rewrap::rewrap($value) };
+    (MaxPool2dGrad, $value:expr) => { Rewrap::rewrap($value) };
+    (DeformGrad, $value:expr) => { Rewrap::rewrap($value) };
     ($tag:ident, $value:expr) => { $value };
 }
 
