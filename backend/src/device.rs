@@ -245,7 +245,7 @@ impl Device {
             index,
             context,
             arch: props.arch(),
-            allocator: Allocator::new(format!("cuda:{index} ({})", props.name), Box::new(context)),
+            allocator: Allocator::from_env(format!("cuda:{index} ({})", props.name), Box::new(context))?,
             staging: StagingPool::new(Box::new(timeline)),
             timeline,
             kernels: Kernels::default(),

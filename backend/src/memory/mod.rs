@@ -44,6 +44,12 @@
 //! segments to the global pool: what is free becomes free there, what is live stays valid and becomes free
 //! there when it is dropped.
 //!
+//! # Exact mode
+//!
+//! With `KILN_ALLOCATOR=exact` every block is an allocation of the driver's own, of exactly the bytes that were asked for,
+//! and goes back when it is dropped (blocks of a private pool: when the pool is released). Nothing is rounded, cached or
+//! reused, so compute-sanitizer and Kiln's emulator see the bounds and the life of every tensor. It is slow.
+//!
 //! # Locks
 //!
 //! `state` guards the book-keeping and is held for a few tens of nanoseconds, never across a driver call.
@@ -158,6 +164,7 @@ struct Inner {
     driver: Box<dyn MemoryDriver>,
     state: Mutex<State>,
     grow: Mutex<()>,
+    exact: bool,
 }
 
 /// Device memory that returns to its allocator when it is dropped (see the module's notes on stream order).
@@ -181,10 +188,34 @@ impl Allocator {
     /// An allocator that holds no memory yet. `device` names the device in errors, as in `cuda:0 (NVIDIA
     /// H200)`.
     pub(crate) fn new(device: impl Into<String>, driver: Box<dyn MemoryDriver>) -> Self {
+        Self::with_mode(device.into(), driver, false)
+    }
+
+    /// As [`Allocator::new`], in exact mode (the module's notes).
+    pub(crate) fn exact(device: impl Into<String>, driver: Box<dyn MemoryDriver>) -> Self {
+        Self::with_mode(device.into(), driver, true)
+    }
+
+    /// As `KILN_ALLOCATOR` says: `exact`, `caching`, or not set.
+    ///
+    /// # Errors
+    /// `Error::Argument` for another value.
+    pub(crate) fn from_env(device: impl Into<String>, driver: Box<dyn MemoryDriver>) -> Result<Self> {
+        match std::env::var("KILN_ALLOCATOR").as_deref() {
+            Ok("exact") => Ok(Self::exact(device, driver)),
+            Ok("" | "caching") | Err(std::env::VarError::NotPresent) => Ok(Self::new(device, driver)),
+            other => Err(Error::Argument {
+                op: "KILN_ALLOCATOR",
+                detail: format!("{other:?} is neither \"caching\" nor \"exact\""),
+            }),
+        }
+    }
+
+    fn with_mode(device: String, driver: Box<dyn MemoryDriver>, exact: bool) -> Self {
         static NEXT_ID: AtomicU32 = AtomicU32::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let state = Mutex::new(State::new());
-        Self { inner: Arc::new(Inner { id, device: device.into(), driver, state, grow: Mutex::new(()) }) }
+        Self { inner: Arc::new(Inner { id, device, driver, state, grow: Mutex::new(()), exact }) }
     }
 
     /// Takes `bytes` of device memory, 512-byte aligned, with undefined contents. Zero bytes give a block
@@ -204,7 +235,7 @@ impl Allocator {
         let pool = self.entered_pool();
         let mut state = self.inner.lock();
         let slot = state.slot(pool);
-        let taken = state.take(slot, size, requested);
+        let taken = if self.inner.exact { None } else { state.take(slot, size, requested) };
         drop(state);
         let (node, ptr) = match taken {
             Some(taken) => taken,
@@ -248,6 +279,9 @@ impl Allocator {
     pub(crate) fn release_pool(&self, pool: PoolId) {
         if pool.allocator == self.inner.id {
             self.inner.lock().release_pool(pool);
+            if self.inner.exact {
+                self.inner.release_cached();
+            }
         }
     }
 
@@ -298,7 +332,9 @@ impl Inner {
         let Some(own_segment) = round_up(request.size, SEGMENT_STEP) else {
             return Err(self.out_of_memory(request.requested));
         };
-        let segment = if request.size <= SMALL_MAX {
+        let segment = if self.exact {
+            request.size
+        } else if request.size <= SMALL_MAX {
             SMALL_SEGMENT
         } else if request.size < OWN_SEGMENT_MIN {
             LARGE_SHARED
@@ -338,6 +374,9 @@ impl Inner {
     /// Serves a request from the free blocks of its pool or, for a private pool, with a segment of the global
     /// one.
     fn take_or_adopt(&self, request: &Request) -> Option<(u32, u64)> {
+        if self.exact {
+            return None;
+        }
         let mut state = self.lock();
         let slot = state.slot(request.pool);
         let taken = state.take(slot, request.size, request.requested);
@@ -349,7 +388,8 @@ impl Inner {
 
     /// Serves a request from a new segment; `None` if the driver has no memory for it.
     fn take_from_driver(&self, request: &Request, segment_bytes: u64) -> Result<Option<(u32, u64)>> {
-        let Ok(bytes) = usize::try_from(segment_bytes) else { return Ok(None) };
+        let bytes = if self.exact { request.requested } else { segment_bytes };
+        let Ok(bytes) = usize::try_from(bytes) else { return Ok(None) };
         let base = match self.driver.alloc(bytes) {
             Ok(base) => base,
             Err(Error::Cuda { code: CUDA_ERROR_OUT_OF_MEMORY, .. }) => return Ok(None),
@@ -357,12 +397,12 @@ impl Inner {
         };
         let mut state = self.lock();
         let slot = state.slot(request.pool);
-        state.add_segment(slot, base, segment_bytes, request.size <= SMALL_MAX);
-        Ok(state.take(slot, request.size, request.requested))
+        let whole = state.add_segment(slot, base, segment_bytes, request.size <= SMALL_MAX);
+        Ok(Some(state.occupy(whole, request.size, request.requested)))
     }
 
     /// Gives the global pool's wholly free segments back; returns their bytes. The caller holds `grow` and
-    /// has waited for the device.
+    /// has waited for the device, except in exact mode, where nobody else takes from them and the driver waits.
     fn release_cached(&self) -> u64 {
         let segments = self.lock().detach_free_segments();
         for &(base, _) in &segments {
@@ -416,6 +456,9 @@ impl Drop for Block {
     fn drop(&mut self) {
         if self.node != NIL {
             self.inner.lock().give_back(self.node);
+            if self.inner.exact {
+                self.inner.release_cached();
+            }
         }
     }
 }

@@ -89,6 +89,12 @@ impl State {
         let small = size <= SMALL_MAX;
         let pool = &self.pools[slot as usize];
         let id = if small { pool.small.best_fit(size) } else { pool.large_fit(size) }?;
+        Some(self.occupy(id, size, requested))
+    }
+
+    /// Makes a free block live and cuts off what is not needed.
+    pub(super) fn occupy(&mut self, id: u32, size: u64, requested: u64) -> (u32, u64) {
+        let small = size <= SMALL_MAX;
         self.unlink(id);
         let node = &self.nodes[id as usize];
         let rest = node.bytes - size;
@@ -112,7 +118,7 @@ impl State {
         stats.peak_live_bytes = stats.peak_live_bytes.max(stats.live_bytes);
         stats.live_count += 1;
         stats.alloc_count += 1;
-        Some((id, node.addr))
+        (id, node.addr)
     }
 
     /// Makes a live block free and joins it with its free neighbours.
@@ -136,8 +142,8 @@ impl State {
         self.link(id);
     }
 
-    /// Adds what the driver returned as one free block.
-    pub(super) fn add_segment(&mut self, slot: u32, base: u64, bytes: u64, small: bool) {
+    /// Adds what the driver returned as one free block, which it returns.
+    pub(super) fn add_segment(&mut self, slot: u32, base: u64, bytes: u64, small: bool) -> u32 {
         debug_assert!(base.is_multiple_of(ALIGN), "the driver aligns to {ALIGN}");
         let id = self.spare_segments.pop().unwrap_or(self.segments.len() as u32);
         let first = self.add_node(Node::free(base, bytes, id));
@@ -155,6 +161,7 @@ impl State {
         if slot != GLOBAL {
             stats.private_bytes += bytes;
         }
+        first
     }
 
     /// Moves the smallest wholly free segment of the global pool that fits to the private pool in `slot`. A

@@ -83,7 +83,7 @@ impl MemoryDriver for Arc<Fake> {
             lock(&self.calls).push(Refused(bytes));
             return Err(Fake::error(2));
         }
-        let base = self.next.fetch_add(bytes as u64, Ordering::Relaxed);
+        let base = self.next.fetch_add(bytes.next_multiple_of(512) as u64, Ordering::Relaxed);
         segments.insert(base, bytes);
         lock(&self.calls).push(Alloc(bytes));
         Ok(base)
@@ -622,4 +622,39 @@ fn empty_cache_fails_with_the_device_and_keeps_its_memory() {
     assert!(matches!(allocator.empty_cache(), Err(Error::Capturing { .. })));
     assert_eq!(allocator.stats().reserved_bytes, 2 << 20);
     fake.capturing.store(false, Ordering::Relaxed);
+}
+
+#[test]
+fn exact_mode_gives_every_block_an_allocation_of_its_size() {
+    let fake = Fake::new(1 << 20);
+    let memory = Allocator::exact("cuda:0 (fake)", Box::new(Arc::clone(&fake)));
+    let (a, b) = (memory.alloc(3).unwrap(), memory.alloc(700_000).unwrap());
+    assert_eq!(fake.calls(), [Alloc(3), Alloc(700_000)]);
+    assert_ne!(a.ptr(), b.ptr());
+    drop(a);
+    assert_eq!(fake.calls(), [Free(3)], "nothing is kept");
+    // Too much at first; what a wait drops makes room.
+    lock(&fake.drop_in_sync).push(b);
+    let c = memory.alloc(600_000).unwrap();
+    assert_eq!(fake.calls(), [Refused(600_000), Sync, Free(700_000), Alloc(600_000)]);
+    let stats = memory.stats();
+    assert_eq!((stats.live_bytes, stats.live_count, stats.retry_count), (600_000, 1, 1));
+    drop(c);
+    assert_eq!(memory.stats().reserved_bytes, 0);
+
+    // A graph's blocks stay as long as its pool.
+    let pool = memory.begin_pool();
+    let (d, e) = (memory.alloc(1000).unwrap(), memory.alloc(2000).unwrap());
+    drop(d);
+    let f = memory.alloc(500).unwrap();
+    memory.end_pool(pool);
+    drop(f);
+    fake.calls();
+    memory.release_pool(pool);
+    let mut freed = fake.calls();
+    freed.sort_by_key(|call| if let Free(bytes) = call { *bytes } else { 0 });
+    assert_eq!(freed, [Free(500), Free(1000)]);
+    drop(e);
+    assert_eq!(fake.calls(), [Free(2000)]);
+    memory.inner.lock().check();
 }

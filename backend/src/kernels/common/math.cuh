@@ -103,15 +103,13 @@ DEV T m_phi(T x) { return m_cdf(x); }
 // For results that are stored in 16 bits: with erff these kernels would wait for arithmetic, not for memory.
 // Phi(-|x|) = t * 2^(P(t) - x^2 / (2 ln 2)), t = 1 / (1 + |x| / (2 sqrt 2)), P a minimax fit: 1e-5 of the value, everywhere.
 DEV float short_phi(float x) {
-    float t, tail;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(fabsf(x), 0.35355339059327376f, 1.f)));
+    const float t = ptx_rcp(fmaf(fabsf(x), 0.35355339059327376f, 1.f));
     float p = fmaf(t, 0.330060691f, -1.02310431f);
     p = fmaf(t, p, 0.684500754f);
     p = fmaf(t, p, 0.367110461f);
     p = fmaf(t, p, 1.46867621f);
     p = fmaf(t, p, -2.82723284f);
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(tail) : "f"(fmaf(x * x, -0.72134752044448170f, p)));
-    tail *= t;
+    const float tail = t * ptx_exp2(fmaf(x * x, -0.72134752044448170f, p));
     return x < 0.f ? tail : 1.f - tail;
 }
 template <>

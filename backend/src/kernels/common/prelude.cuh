@@ -27,29 +27,46 @@ struct b8 {
     u8 bits;
 };
 
-DEV float to_f32(f16 x) {
+// Single instructions, on bits. Where PTX does not run there are others of the same names.
+#ifndef KILN_EMULATOR
+DEV float ptx_f16_to_f32(u16 x) {
     float y;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
     return y;
 }
-DEV float to_f32(bf16 x) {
-    return __uint_as_float((u32)x.bits << 16);
-}
-DEV f16 to_f16(float x) {
-    f16 y;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+DEV u16 ptx_f32_to_f16(float x) {
+    u16 y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
     return y;
 }
-DEV f16 to_f16(double x) {  // one rounding: through f32 it would be two
-    f16 y;
-    asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y.bits) : "d"(x));
+DEV u16 ptx_f64_to_f16(double x) {
+    u16 y;
+    asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y) : "d"(x));
     return y;
 }
-DEV bf16 to_bf16(float x) {
-    bf16 y;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+DEV u16 ptx_f32_to_bf16(float x) {
+    u16 y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
     return y;
 }
+// Approximations: within an ulp or two, with subnormals taken as 0.
+DEV float ptx_rcp(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEV float ptx_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#endif
+
+DEV float to_f32(f16 x) { return ptx_f16_to_f32(x.bits); }
+DEV float to_f32(bf16 x) { return __uint_as_float((u32)x.bits << 16); }
+DEV f16 to_f16(float x) { return f16{ptx_f32_to_f16(x)}; }
+DEV f16 to_f16(double x) { return f16{ptx_f64_to_f16(x)}; }  // one rounding: through f32 it would be two
+DEV bf16 to_bf16(float x) { return bf16{ptx_f32_to_bf16(x)}; }
 // Rounds to odd on the way to f32, so that the second rounding cannot hit a false tie.
 DEV bf16 to_bf16(double x) {
     const float toward_zero = __double2float_rz(x);

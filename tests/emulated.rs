@@ -1,0 +1,56 @@
+//! The op tests on the emulated CUDA device: the whole backend, its kernels included, without a GPU.
+//!
+//! `cargo test --test emulated`; `kiln-emulator` says what it checks. Every tensor has its own allocation
+//! (`KILN_ALLOCATOR=exact`), so that its bounds are known; one test runs a part again with the caching allocator.
+
+#[macro_use]
+mod harness;
+
+#[ctor::ctor(unsafe)]
+fn emulate() {
+    kiln_emulator::start(&[("KILN_ALLOCATOR", "exact"), ("KILN_TEST_CASES", "4")]);
+}
+
+/// The backend under test.
+type Subject = kiln::Cuda;
+type Family = harness::Family<Subject>;
+
+/// A test for each dtype: `per_dtype!(body: f32 f16)` calls `body(DType::F32)` in `body::f32`, and so on.
+#[macro_export]
+macro_rules! per_dtype {
+    ($body:ident: $($dtype:ident)*) => {
+        mod $body {
+            $(
+                #[test]
+                fn $dtype() {
+                    super::$body($crate::harness::dtype_named(stringify!($dtype)))
+                }
+            )*
+        }
+    };
+}
+
+#[path = "gpu/aliasing.rs"]
+mod aliasing;
+#[path = "gpu/conv.rs"]
+mod conv;
+#[path = "gpu/devices.rs"]
+mod devices;
+#[path = "gpu/elementwise.rs"]
+mod elementwise;
+#[path = "gpu/gradients.rs"]
+mod gradients;
+#[path = "gpu/index.rs"]
+mod index;
+#[path = "gpu/logic.rs"]
+mod logic;
+#[path = "gpu/matmul.rs"]
+mod matmul;
+#[path = "gpu/models.rs"]
+mod models;
+#[path = "gpu/reduce.rs"]
+mod reduce;
+#[path = "gpu/rules.rs"]
+mod rules;
+#[path = "gpu/whole_device/mod.rs"]
+mod whole_device;
