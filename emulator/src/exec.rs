@@ -23,6 +23,8 @@ const MAX_THREADS: usize = 1024;
 /// Bytes of a fiber's stack. Kernels keep little there, the math library some.
 const STACK_BYTES: usize = 64 << 10;
 const LANES: usize = 32;
+/// Static shared memory that a block can have.
+const STATIC_SHARED_BYTES: usize = 48 << 10;
 
 /// A loaded image.
 pub(crate) struct Module {
@@ -37,7 +39,6 @@ pub(crate) struct Function {
     pub(crate) params: Vec<usize>,
     /// The bound of `__launch_bounds__`, or 1,024.
     pub(crate) max_threads: u32,
-    pub(crate) shared_bytes: u32,
     run: unsafe extern "C" fn(*const *const c_void),
     state: *mut State,
     /// Where its library lies: constants may be read there.
@@ -56,7 +57,6 @@ pub(crate) struct Geometry {
     pub(crate) device: u32,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
-    pub(crate) shared_bytes: u32,
 }
 
 /// Mirrors `KilnState` in device.hpp.
@@ -98,7 +98,10 @@ impl Module {
             let (fill, run) = unsafe {
                 (
                     symbol::<unsafe extern "C" fn(*mut Info)>(&library, &format!("kiln_info_{name}"))?,
-                    symbol::<unsafe extern "C" fn(*const *const c_void)>(&library, &format!("kiln_run_{name}"))?,
+                    symbol::<unsafe extern "C" fn(*const *const c_void)>(
+                        &library,
+                        &format!("kiln_run_{name}"),
+                    )?,
                 )
             };
             // SAFETY: the function writes an `Info`, which this is.
@@ -107,7 +110,6 @@ impl Module {
                 name: name.clone(),
                 params: info.sizes[..info.count as usize].iter().map(|&bytes| bytes as usize).collect(),
                 max_threads: info.bound as u32,
-                shared_bytes: 0,
                 run,
                 state,
                 range,
@@ -147,7 +149,9 @@ unsafe fn symbol<T: Copy>(library: &Library, name: &str) -> Result<T, String> {
 /// What a thread waits for.
 #[derive(Debug, Clone, Copy)]
 enum Request {
-    Barrier { line: i32 },
+    Barrier {
+        line: i32,
+    },
     Warp(Exchange),
     /// It did something wrong, and does not go on.
     Fault,
@@ -311,6 +315,21 @@ extern "C" fn on_variable(begin: u64, bytes: u64) {
         let mut variable = SharedVariable { begin, bytes: vec![UNUSED; bytes as usize] };
         variable.reset();
         running.shared.push(variable);
+        let total = running.shared.iter().map(|variable| variable.bytes.len()).sum::<usize>();
+        if total > STATIC_SHARED_BYTES {
+            stop(format!(
+                "has {total} bytes of static shared memory, of {STATIC_SHARED_BYTES} that there can be"
+            ));
+        }
+    }
+}
+
+/// Ends the calling thread's launch.
+fn stop(text: String) -> ! {
+    // SAFETY: called by a kernel's thread.
+    unsafe { running() }.fault = Some(text);
+    loop {
+        wait(Request::Fault);
     }
 }
 
@@ -330,10 +349,7 @@ extern "C" fn on_access(address: u64, bytes: u64, kind: i32) {
         None => running.access_variable(address, bytes, access),
     };
     if let Err(text) = checked {
-        running.fault = Some(text);
-        loop {
-            wait(Request::Fault);
-        }
+        stop(text);
     }
 }
 
@@ -341,11 +357,14 @@ impl Running<'_> {
     /// An access to shared memory or a constant.
     fn access_variable(&mut self, address: u64, bytes: u64, access: Access) -> Result<(), String> {
         let verb = if access == Access::Read { "reads" } else { "writes" };
-        let inside = |v: &SharedVariable| v.begin <= address && address + bytes <= v.begin + v.bytes.len() as u64;
+        let inside =
+            |v: &SharedVariable| v.begin <= address && address + bytes <= v.begin + v.bytes.len() as u64;
         let Some(variable) = self.shared.iter_mut().find(|v| inside(v)) else {
             let (low, high) = self.function.range;
             // The room behind a variable lies in the library, too, so variables come first.
-            let beside = |v: &&SharedVariable| (v.begin.saturating_sub(256)..v.begin + v.bytes.len() as u64 + 256).contains(&address);
+            let beside = |v: &&SharedVariable| {
+                (v.begin.saturating_sub(256)..v.begin + v.bytes.len() as u64 + 256).contains(&address)
+            };
             return match self.shared.iter().find(beside) {
                 Some(v) => Err(format!(
                     "{verb} {bytes} bytes at offset {} of a shared variable of {} bytes",
@@ -353,7 +372,9 @@ impl Running<'_> {
                     v.bytes.len()
                 )),
                 None if access == Access::Read && (low..high).contains(&address) => Ok(()),
-                None => Err(format!("{verb} {bytes} bytes at {address:#x}, which is no memory of the device")),
+                None => {
+                    Err(format!("{verb} {bytes} bytes at {address:#x}, which is no memory of the device"))
+                }
             };
         };
         let size = variable.bytes.len();
@@ -365,7 +386,9 @@ impl Running<'_> {
             let byte = &mut variable.bytes[at];
             let race = |other: u16, did: &str| {
                 let who = if other == MANY { "other threads".into() } else { format!("thread {other}") };
-                format!("race: {verb} byte {at} of a shared variable of {size} bytes, which {who} {did} since the last barrier")
+                format!(
+                    "race: {verb} byte {at} of a shared variable of {size} bytes, which {who} {did} since the last barrier"
+                )
             };
             let same_warp_in_order = |other: u16, its: u32| other / LANES as u16 == warp && its != warp_epoch;
             let store_clashes = byte.store_thread != NOBODY
@@ -374,7 +397,9 @@ impl Running<'_> {
                 && !same_warp_in_order(byte.store_thread, byte.store_warp_epoch);
             if access != Access::Write {
                 if !byte.written {
-                    return Err(format!("reads byte {at} of a shared variable of {size} bytes, which its block never wrote"));
+                    return Err(format!(
+                        "reads byte {at} of a shared variable of {size} bytes, which its block never wrote"
+                    ));
                 }
                 if store_clashes {
                     return Err(race(byte.store_thread, "wrote"));
@@ -389,7 +414,8 @@ impl Running<'_> {
                 (byte.load_epoch, byte.load_warp_epoch) = (epoch, warp_epoch);
             }
             if access == Access::Write {
-                let loaded = byte.load_thread != NOBODY && byte.load_thread != thread && byte.load_epoch == epoch;
+                let loaded =
+                    byte.load_thread != NOBODY && byte.load_thread != thread && byte.load_epoch == epoch;
                 if loaded && !(byte.load_warp == warp && byte.load_warp_epoch != warp_epoch) {
                     return Err(race(byte.load_thread, "read"));
                 }
@@ -458,7 +484,7 @@ pub(crate) fn run(function: &Function, geometry: &Geometry, params: &[Box<[u64]>
     let seed = order_seed(&function.name, geometry);
     let mut result = Ok(());
     for k in 0..blocks {
-        let block = if seed % 2 == 0 { k } else { blocks - 1 - k };
+        let block = if seed.is_multiple_of(2) { k } else { blocks - 1 - k };
         result = run_block(function, geometry, &addresses, block, mix(seed ^ block));
         if result.is_err() {
             break;
@@ -616,7 +642,9 @@ fn schedule(
                 Thread::AtExchange(at) => return Err(stuck(&threads, k, at)),
                 Thread::AtBarrier(here) if *line.get_or_insert(here) != here => {
                     let first = line.unwrap_or(here);
-                    return Err(format!("divergent barrier: some threads wait in line {first}, others in line {here}"));
+                    return Err(format!(
+                        "divergent barrier: some threads wait in line {first}, others in line {here}"
+                    ));
                 }
                 _ => {}
             }
@@ -658,7 +686,8 @@ fn exchange(threads: &mut [Thread], k: usize) -> Result<(), String> {
         return Err(format!("thread {k} exchanges in line {} with a mask that does not name it", own.line));
     }
     let mut values = [0u64; LANES];
-    let lanes: Vec<usize> = (0..LANES).filter(|l| own.mask >> l & 1 == 1 && base + l < threads.len()).collect();
+    let lanes: Vec<usize> =
+        (0..LANES).filter(|l| own.mask >> l & 1 == 1 && base + l < threads.len()).collect();
     for &l in &lanes {
         match threads[base + l] {
             Thread::AtExchange(its) if (its.what, its.mask, its.line) == (own.what, own.mask, own.line) => {
@@ -666,7 +695,9 @@ fn exchange(threads: &mut [Thread], k: usize) -> Result<(), String> {
             }
             Thread::AtExchange(its) if its.mask >> lane & 1 == 1 => {
                 let (a, b) = (own.line, its.line);
-                return Err(format!("divergent warp: lane {lane} exchanges in line {a}, lane {l} in line {b}"));
+                return Err(format!(
+                    "divergent warp: lane {lane} exchanges in line {a}, lane {l} in line {b}"
+                ));
             }
             _ => return Ok(()),
         }
@@ -693,7 +724,10 @@ fn exchange(threads: &mut [Thread], k: usize) -> Result<(), String> {
             (_, None) => values[l],
             (_, Some(source)) if lanes.contains(&(source as usize)) => values[source as usize],
             (_, Some(source)) => {
-                return Err(format!("lane {l} takes the value of lane {source} in line {}, which does not take part", its.line));
+                return Err(format!(
+                    "lane {l} takes the value of lane {source} in line {}, which does not take part",
+                    its.line
+                ));
             }
         };
         threads[base + l] = Thread::Ready(result);
@@ -729,7 +763,7 @@ mod tests {
         let function = module.functions.iter().find(|f| f.name == "kernel").expect("the tests name it so");
         let params: Vec<Box<[u64]>> = params.iter().map(|&p| vec![p].into_boxed_slice()).collect();
         assert_eq!(function.params, vec![8; params.len()]);
-        let geometry = Geometry { device: 0, grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 };
+        let geometry = Geometry { device: 0, grid: [blocks, 1, 1], block: [threads, 1, 1] };
         run(function, &geometry, &params)
     }
 
@@ -754,7 +788,10 @@ mod tests {
         let y = alloc(Place::Device(0), 4004).unwrap();
         let error = launch(ADD, &[y, x, x, 1001], 4, 256).unwrap_err();
         assert!(error.contains("kernel on device 0") && error.contains("thread 232 of block 3"), "{error}");
-        assert!(error.contains("reads 4 bytes") && error.contains("past the end of an allocation of 4000 bytes"), "{error}");
+        assert!(
+            error.contains("reads 4 bytes") && error.contains("past the end of an allocation of 4000 bytes"),
+            "{error}"
+        );
         let error = launch(ADD, &[x, y, y, 10], 1, 256).unwrap_err();
         assert!(error.contains("was never written"), "{error}");
     }
@@ -818,7 +855,9 @@ mod tests {
     #[test]
     fn barriers_and_exchanges_that_not_all_threads_reach_are_noticed() {
         let text = |body: &str| {
-            format!("extern \"C\" __global__ void __launch_bounds__(64) kernel(float* y) {{ {body} y[threadIdx.x] = 1.f; }}")
+            format!(
+                "extern \"C\" __global__ void __launch_bounds__(64) kernel(float* y) {{ {body} y[threadIdx.x] = 1.f; }}"
+            )
         };
         let y = floats(&[0.0; 64]);
         let cases = [
@@ -869,14 +908,21 @@ mod tests {
     #[test]
     fn races_on_global_memory_across_blocks_and_harmless_ones() {
         let text = |body: &str| {
-            format!("extern \"C\" __global__ void __launch_bounds__(32) kernel(float* y) {{ const int i = blockIdx.x * 32 + threadIdx.x; {body} }}")
+            format!(
+                "extern \"C\" __global__ void __launch_bounds__(32) kernel(float* y) {{ const int i = blockIdx.x * 32 + threadIdx.x; {body} }}"
+            )
         };
         let y = floats(&[0.0; 64]);
         for body in ["y[63 - i] = y[i];", "y[0] = (float)i;", "y[0] += 1.f;"] {
             let error = launch(&text(body), &[y], 2, 32).expect_err(body);
             assert!(error.contains("race: "), "{body}: {error}");
         }
-        for body in ["y[i] += 1.f;", "y[0] = 3.f;", "atomicAdd(y + 5, 1.f);", "y[i] = 1.f; __syncthreads(); y[blockIdx.x * 32 + 31 - threadIdx.x] = 2.f;"] {
+        for body in [
+            "y[i] += 1.f;",
+            "y[0] = 3.f;",
+            "atomicAdd(y + 5, 1.f);",
+            "y[i] = 1.f; __syncthreads(); y[blockIdx.x * 32 + 31 - threadIdx.x] = 2.f;",
+        ] {
             launch(&text(body), &[y], 2, 32).unwrap_or_else(|error| panic!("{body}: {error}"));
         }
         assert_eq!(read(y, 64)[5], 2.0);
@@ -891,7 +937,8 @@ mod tests {
             y[t] = ptx_f16_to_f32(ptx_f32_to_f16(x[t]));
             y[8 + t] = __uint_as_float((unsigned)ptx_f32_to_bf16(x[t]) << 16);
         }"#;
-        let values = [1.0f32, 1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 65519.9, 65520.0, 1e-8, -0.0, 1.00390625];
+        let values =
+            [1.0f32, 1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 65519.9, 65520.0, 1e-8, -0.0, 1.00390625];
         let (x, y) = (floats(&values), floats(&[0.0; 16]));
         launch(text, &[y, x], 1, 32).unwrap();
         let got = read(y, 16);

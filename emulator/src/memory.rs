@@ -234,22 +234,36 @@ impl Arena {
             && bad < start + len
         {
             let offset = bad - start;
-            return format!("{verb} {bytes} bytes, of which byte {offset} of an allocation of {len} bytes ({name}) was never written");
+            return format!(
+                "{verb} {bytes} bytes, of which byte {offset} of an allocation of {len} bytes ({name}) was never written"
+            );
         }
         let freed = books.freed.iter().rev().find(|(start, len)| (*start..start + len).contains(&bad));
         if let Some((start, len)) = freed {
-            return format!("{verb} byte {} of an allocation of {len} bytes ({name}) that was freed", bad - start);
+            return format!(
+                "{verb} byte {} of an allocation of {len} bytes ({name}) that was freed",
+                bad - start
+            );
         }
         let after = books.live.range(bad..).next().map(|(&a, &b)| (a, b));
         match (before, after) {
             (Some((start, len)), Some((next, _))) if bad - (start + len) <= next - bad => {
-                format!("{verb} {bytes} bytes, {} past the end of an allocation of {len} bytes ({name})", bad - (start + len) + 1)
+                format!(
+                    "{verb} {bytes} bytes, {} past the end of an allocation of {len} bytes ({name})",
+                    bad - (start + len) + 1
+                )
             }
             (Some((start, len)), None) => {
-                format!("{verb} {bytes} bytes, {} past the end of an allocation of {len} bytes ({name})", bad - (start + len) + 1)
+                format!(
+                    "{verb} {bytes} bytes, {} past the end of an allocation of {len} bytes ({name})",
+                    bad - (start + len) + 1
+                )
             }
             (_, Some((next, len))) => {
-                format!("{verb} {bytes} bytes, {} before the start of an allocation of {len} bytes ({name})", next - bad)
+                format!(
+                    "{verb} {bytes} bytes, {} before the start of an allocation of {len} bytes ({name})",
+                    next - bad
+                )
             }
             (None, None) => format!("{verb} {bytes} bytes at {bad:#x}, where nothing is allocated ({name})"),
         }
@@ -283,7 +297,8 @@ pub(crate) fn alloc(place: Place, bytes: usize) -> Option<u64> {
     let mut books = arena.books();
     let end = arena.base + arena.bytes;
     let from = books.next;
-    let address = find_gap(&books.live, from, end, bytes).or_else(|| find_gap(&books.live, arena.base, end, bytes))?;
+    let address =
+        find_gap(&books.live, from, end, bytes).or_else(|| find_gap(&books.live, arena.base, end, bytes))?;
     books.live.insert(address, bytes);
     books.used += bytes;
     books.next = (address + bytes + GAP).next_multiple_of(ALIGN);
@@ -467,7 +482,10 @@ fn race(arena: &Arena, address: u64, bytes: u64, access: Access, other: Mark, di
         Access::Write => "stores",
         Access::Atomic => "updates",
     };
-    format!("race: {verb} {bytes} bytes at byte {} of an allocation, {did} {who} with no barrier between", address - start)
+    format!(
+        "race: {verb} {bytes} bytes at byte {} of an allocation, {did} {who} with no barrier between",
+        address - start
+    )
 }
 
 /// Forgets who accessed what: launches are counted from the start again.

@@ -87,7 +87,8 @@ impl<'a> Image<'a> {
         let (total, head) = (number(8), number(16));
         // SAFETY: `write` stored the length of the whole.
         let image = unsafe { std::slice::from_raw_parts(at, total) };
-        let text = std::str::from_utf8(image.get(24..24 + head).ok_or_else(foreign)?).map_err(|_| foreign())?;
+        let text =
+            std::str::from_utf8(image.get(24..24 + head).ok_or_else(foreign)?).map_err(|_| foreign())?;
         let (waits, names) = text.split_once('\n').unwrap_or((text, ""));
         let names = names.lines().map(str::to_owned).collect();
         Ok(Image { names, waits: waits == "1", library: &image[24 + head..] })
@@ -133,9 +134,14 @@ pub(crate) fn compile(source: &str, name: &str, defines: &[String]) -> Result<Ve
         let output = command.output().map_err(|error| {
             format!("the emulator needs a C++ compiler, and {} cannot be run ({error}): install g++, or name one in CXX", compiler.display())
         })?;
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
     };
-    let name: String = name.chars().map(|c| if c == '"' || c == '\\' || c == '\n' { '_' } else { c }).collect();
+    let name: String =
+        name.chars().map(|c| if c == '"' || c == '\\' || c == '\n' { '_' } else { c }).collect();
     let text = format!("{DEVICE}\nint {MARKER};\n#line 1 \"{name}\"\n{source}\n");
     fs::write(file("kernel.cpp"), text).map_err(io("writing a kernel"))?;
     run(&PREPROCESS, "kernel.cpp", "kernel.ii", &[])?;
@@ -162,7 +168,9 @@ fn translate(text: &str) -> Result<Translated, String> {
     let (mut rest, mut entries) = (kernel, Vec::new());
     loop {
         let next = ["__global__", "__launch_bounds__", "__shared__"];
-        let Some((at, word)) = next.iter().filter_map(|word| Some((rest.find(word)?, *word))).min() else { break };
+        let Some((at, word)) = next.iter().filter_map(|word| Some((rest.find(word)?, *word))).min() else {
+            break;
+        };
         out.push_str(&rest[..at]);
         rest = &rest[at + word.len()..];
         match word {
@@ -187,7 +195,8 @@ fn translate(text: &str) -> Result<Translated, String> {
 
 /// Name and thread bound of the kernel whose declaration goes on with this text.
 fn entry(text: &str) -> Result<(String, String), String> {
-    let head: String = text.lines().filter(|line| !line.starts_with('#')).take(12).collect::<Vec<_>>().join(" ");
+    let head: String =
+        text.lines().filter(|line| !line.starts_with('#')).take(12).collect::<Vec<_>>().join(" ");
     let (bound, head) = match head.split_once("__launch_bounds__") {
         Some((before, after)) if !before.contains('(') => {
             let (bound, after) = parenthesised(after)?;

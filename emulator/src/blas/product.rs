@@ -500,3 +500,46 @@ fn add_tile<T: Real>(a: &[[T; ROWS]], b: &[[T; COLS]], tile: &mut [[T; ROWS]]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sums<T: Real>(fused: bool) -> Vec<f64>
+    where
+        f64: From<T>,
+    {
+        let value = |k: usize| T::from_f64((k * 37 % 15) as f64 - 6.0);
+        let a: Vec<_> = (0..50).map(|l| std::array::from_fn(|i| value(l * ROWS + i))).collect();
+        let b: Vec<_> = (0..50).map(|l| std::array::from_fn(|j| value(l * COLS + j + 5))).collect();
+        let mut tile: [[T; ROWS]; COLS] = std::array::from_fn(|j| std::array::from_fn(|i| value(i * j)));
+        if fused {
+            // SAFETY: the caller asked the processor.
+            #[cfg(target_arch = "x86_64")]
+            unsafe {
+                T::add_tile_fused(&a, &b, &mut tile);
+            }
+        } else {
+            add_tile(&a, &b, &mut tile);
+        }
+        tile.iter().flatten().map(|&sum| sum.into()).collect()
+    }
+
+    #[test]
+    fn both_kinds_of_tiles_agree() {
+        assert_eq!(sums::<f32>(false), sums::<f64>(false));
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+            assert_eq!(sums::<f32>(true), sums::<f32>(false));
+            assert_eq!(sums::<f64>(true), sums::<f64>(false));
+        }
+    }
+
+    #[test]
+    fn tf32_rounds_to_ten_bits() {
+        assert_eq!((1.0 + f32::EPSILON).tf32(), 1.0);
+        assert_eq!((1.0 + 1.5 / 1024.0f32).tf32(), 1.0 + 2.0 / 1024.0);
+        assert_eq!((-1.0 - 0.5 / 1024.0f32).tf32(), -1.0 - 1.0 / 1024.0);
+        assert!(f32::NAN.tf32().is_nan() && f32::INFINITY.tf32() == f32::INFINITY);
+    }
+}

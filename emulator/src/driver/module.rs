@@ -70,13 +70,7 @@ pub(crate) unsafe extern "C" fn cuModuleGetFunction(
 }
 
 /// What the driver checks before it accepts a launch.
-fn validate(
-    max_threads: u32,
-    static_shared: u32,
-    grid: [u32; 3],
-    block: [u32; 3],
-    dynamic_shared: u32,
-) -> Result<(), Status> {
+fn validate(max_threads: u32, grid: [u32; 3], block: [u32; 3], dynamic_shared: u32) -> Result<(), Status> {
     if grid.contains(&0) || block.contains(&0) {
         return Err(Status::InvalidValue);
     }
@@ -87,9 +81,7 @@ fn validate(
     if block[0] > MAX_BLOCK_THREADS || block[1] > MAX_BLOCK_THREADS || block[2] > 64 {
         return Err(Status::InvalidValue);
     }
-    if threads > MAX_BLOCK_THREADS as u64
-        || static_shared as u64 + dynamic_shared as u64 > SHARED_BYTES as u64
-    {
+    if threads > MAX_BLOCK_THREADS as u64 || dynamic_shared > SHARED_BYTES {
         return Err(Status::InvalidValue);
     }
     if threads > max_threads as u64 {
@@ -122,7 +114,7 @@ pub(crate) unsafe extern "C" fn cuLaunchKernel(
         }
         let function = entry.function();
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        validate(function.max_threads, function.shared_bytes, grid, block, shared_bytes)?;
+        validate(function.max_threads, grid, block, shared_bytes)?;
         if !extra.is_null() || params.is_null() && !function.params.is_empty() {
             return Err(Status::InvalidValue);
         }
@@ -138,7 +130,7 @@ pub(crate) unsafe extern "C" fn cuLaunchKernel(
             unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), words.as_mut_ptr().cast(), bytes) };
             values.push(words);
         }
-        let geometry = Geometry { device, grid, block, shared_bytes };
+        let geometry = Geometry { device, grid, block };
         stream.enqueue(Work::Launch { entry, geometry, params: values }).map(|_| ())
     };
     answer(launch())
@@ -151,8 +143,8 @@ mod tests {
     /// Symptom: a launch that the hardware rejects passes in the emulator.
     #[test]
     fn launches_are_checked_as_the_driver_checks_them() {
-        let check = |grid, block, shared| validate(256, 1024, grid, block, shared);
-        assert_eq!(check([1, 1, 1], [256, 1, 1], 47 << 10), Ok(()));
+        let check = |grid, block, shared| validate(256, grid, block, shared);
+        assert_eq!(check([1, 1, 1], [256, 1, 1], 48 << 10), Ok(()));
         assert_eq!(check([i32::MAX as u32, 65_535, 65_535], [1, 1, 64], 0), Ok(()));
         let invalid = Err(Status::InvalidValue);
         assert_eq!(check([0, 1, 1], [32, 1, 1], 0), invalid);
@@ -163,7 +155,7 @@ mod tests {
         assert_eq!(check([1, 1, 1], [1025, 1, 1], 0), invalid);
         assert_eq!(check([1, 1, 1], [64, 32, 1], 0), invalid);
         assert_eq!(check([1, 1, 1], [1, 1, 65], 0), invalid);
-        assert_eq!(check([1, 1, 1], [32, 1, 1], (47 << 10) + 1), invalid);
+        assert_eq!(check([1, 1, 1], [32, 1, 1], (48 << 10) + 1), invalid);
         assert_eq!(check([1, 1, 1], [257, 1, 1], 0), Err(Status::LaunchOutOfResources));
     }
 }

@@ -403,7 +403,7 @@ mod tests {
     fn pageable_memory_is_copied_at_the_call() {
         let bench = Bench::new();
         let device = alloc(12);
-        bench.to_device(device, &vec![1u32, 2, 3]);
+        bench.to_device(device, Vec::from([1u32, 2, 3]).as_slice());
         let mut back = vec![0u32; 3];
         bench.to_host(&mut back, device);
         assert_eq!(back, [1, 2, 3]);
