@@ -26,27 +26,27 @@ macro_rules! per_dtype {
     };
 }
 
-#[path = "gpu/aliasing.rs"]
+#[path = "ops/aliasing.rs"]
 mod aliasing;
-#[path = "gpu/conv.rs"]
+#[path = "ops/conv.rs"]
 mod conv;
-#[path = "gpu/devices.rs"]
+#[path = "ops/devices.rs"]
 mod devices;
-#[path = "gpu/elementwise.rs"]
+#[path = "ops/elementwise.rs"]
 mod elementwise;
-#[path = "gpu/gradients.rs"]
+#[path = "ops/gradients.rs"]
 mod gradients;
-#[path = "gpu/index.rs"]
+#[path = "ops/index.rs"]
 mod index;
-#[path = "gpu/logic.rs"]
+#[path = "ops/logic.rs"]
 mod logic;
-#[path = "gpu/matmul.rs"]
+#[path = "ops/matmul.rs"]
 mod matmul;
-#[path = "gpu/models.rs"]
+#[path = "ops/models.rs"]
 mod models;
-#[path = "gpu/reduce.rs"]
+#[path = "ops/reduce.rs"]
 mod reduce;
-#[path = "gpu/rules.rs"]
+#[path = "ops/rules.rs"]
 mod rules;
-#[path = "gpu/whole_device/mod.rs"]
+#[path = "ops/whole_device/mod.rs"]
 mod whole_device;
