@@ -1,4 +1,3 @@
-//! Tests that need an NVIDIA GPU: every op against burn-flex in f64, gradients, aliasing, errors, memory, graphs.
 //!
 //! `cargo test --features gpu --test gpu`; the harness's page says what can be set.
 
@@ -34,8 +33,6 @@ mod conv;
 mod devices;
 #[path = "ops/elementwise.rs"]
 mod elementwise;
-#[path = "ops/gradients.rs"]
-mod gradients;
 #[path = "ops/index.rs"]
 mod index;
 #[path = "ops/logic.rs"]

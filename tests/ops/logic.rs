@@ -1,16 +1,17 @@
-//! Comparisons and masks of every dtype, integer and bool operations.
+//! Comparisons and masks of every dtype, and bool operations.
 
 use burn_backend::{Backend, BoolDType, DType, Scalar};
 
 use crate::Family;
-use crate::harness::{Arg, BOOL, Body, Domain, INTS, Inputs, Tolerance, Value};
-use crate::harness::{family::large, plain, shape, values::int_limits};
+use crate::harness::{Arg, BOOL, Body, Domain, Inputs, Tolerance, Value};
+use crate::harness::{family::large, plain, shape};
 
 const OUT: BoolDType = BoolDType::Native;
 
 macro_rules! compare_body {
     ($($name:ident: $float:ident $int:ident, $float_elem:ident $int_elem:ident;)*) => {
         /// A comparison with a tensor, or with a scalar.
+        #[derive(Debug)]
         pub(crate) struct Compare(&'static str, Option<Scalar>);
         const COMPARE: &[&str] = &[$(stringify!($name)),*];
         impl Body for Compare {
@@ -44,7 +45,7 @@ compare_body! {
 }
 
 fn float_compare(dtype: DType) {
-    let mut family = Family::new(format!("compare {}", dtype.name()));
+    let mut family = Family::new("logic", dtype);
     for &name in COMPARE {
         family.cases(name, 0.8, |family, rng| {
             let (_, left, right) = shape::broadcast_pair(rng, large());
@@ -54,7 +55,8 @@ fn float_compare(dtype: DType) {
         });
         family.cases(&format!("{name} with a scalar"), 0.3, |family, rng| {
             let shape = shape::any(rng, false);
-            let args = [Arg::random(rng, &shape, dtype, Domain::Whole)];
+            let domain = rng.pick(&[Domain::Whole, Domain::Special]);
+            let args = [Arg::random(rng, &shape, dtype, domain)];
             let s = Scalar::Float(rng.pick(&[0.0, 1.0, -2.0]));
             family.check(&args, &Compare(name, Some(s)), Tolerance::exact());
         });
@@ -69,126 +71,10 @@ fn float_compare(dtype: DType) {
     family.finish();
 }
 
-pub(crate) struct Predicate(&'static str);
-impl Body for Predicate {
-    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
-        let x = Inputs::new(inputs).float();
-        vec![Value::Bool(if self.0 == "is_nan" { B::float_is_nan(x, OUT) } else { B::float_is_inf(x, OUT) })]
-    }
-}
-
-const INT_BINARY: &[&str] =
-    &["add", "sub", "mul", "div", "remainder", "powi", "and", "or", "xor", "shl", "shr"];
-
-/// An integer operation with a tensor, or with a scalar.
-pub(crate) struct IntBinary(&'static str, Option<i64>);
-impl Body for IntBinary {
-    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
-        let mut inputs = Inputs::new(inputs);
-        let a = inputs.int();
-        let result = match self.1 {
-            None => {
-                let b = inputs.int();
-                match self.0 {
-                    "add" => B::int_add(a, b),
-                    "sub" => B::int_sub(a, b),
-                    "mul" => B::int_mul(a, b),
-                    "div" => B::int_div(a, b),
-                    "remainder" => B::int_remainder(a, b),
-                    "powi" => B::int_powi(a, b),
-                    "and" => B::bitwise_and(a, b),
-                    "or" => B::bitwise_or(a, b),
-                    "xor" => B::bitwise_xor(a, b),
-                    "shl" => B::bitwise_left_shift(a, b),
-                    "shr" => B::bitwise_right_shift(a, b),
-                    name => panic!("no op {name}"),
-                }
-            }
-            Some(s) => {
-                let s = Scalar::Int(s);
-                match self.0 {
-                    "add" => B::int_add_scalar(a, s),
-                    "sub" => B::int_sub_scalar(a, s),
-                    "mul" => B::int_mul_scalar(a, s),
-                    "div" => B::int_div_scalar(a, s),
-                    "remainder" => B::int_remainder_scalar(a, s),
-                    "powi" => B::int_powi_scalar(a, s),
-                    "and" => B::bitwise_and_scalar(a, s),
-                    "or" => B::bitwise_or_scalar(a, s),
-                    "xor" => B::bitwise_xor_scalar(a, s),
-                    "shl" => B::bitwise_left_shift_scalar(a, s),
-                    "shr" => B::bitwise_right_shift_scalar(a, s),
-                    name => panic!("no op {name}"),
-                }
-            }
-        };
-        vec![Value::Int(result)]
-    }
-}
-
-pub(crate) struct IntUnary(&'static str);
-impl Body for IntUnary {
-    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
-        let x = Inputs::new(inputs).int();
-        vec![Value::Int(match self.0 {
-            "neg" => B::int_neg(x),
-            "abs" => B::int_abs(x),
-            "sign" => B::int_sign(x),
-            "not" => B::bitwise_not(x),
-            "clamp" => B::int_clamp(x, Scalar::Int(2), Scalar::Int(5)),
-            "clamp_min" => B::int_clamp_min(x, Scalar::Int(3)),
-            "clamp_max" => B::int_clamp_max(x, Scalar::Int(4)),
-            name => panic!("no op {name}"),
-        })]
-    }
-}
-
-fn int(dtype: DType) {
-    let mut family = Family::new(format!("int elementwise {}", dtype.name()));
-    for &name in INT_BINARY {
-        family.cases(name, 0.8, |family, rng| {
-            let (_, left, right) = shape::broadcast_pair(rng, large());
-            let domain = rng.pick(&[Domain::Normal, Domain::Special]);
-            let right_domain = if name == "powi" { Domain::Index(6) } else { domain };
-            let args =
-                [Arg::random(rng, &left, dtype, domain), Arg::random(rng, &right, dtype, right_domain)];
-            let expected =
-                plain::zip(&args[0].dense(), &args[1].dense(), |a, b| plain::int_binary(name, dtype, a, b));
-            family.check_values(&args, &IntBinary(name, None), &[expected], Tolerance::exact());
-        });
-        family.cases(&format!("{name} with a scalar"), 0.3, |family, rng| {
-            let shape = shape::any(rng, false);
-            let args = [Arg::random(rng, &shape, dtype, Domain::Special)];
-            let s: i64 = match name {
-                "powi" | "shl" | "shr" => rng.below(5) as i64,
-                _ if int_limits(dtype).0 < 0 => rng.pick(&[1, 3, -1, -4, 7, 0]),
-                _ => rng.pick(&[1, 3, 7, 0, 100]),
-            };
-            let expected = plain::map(&args[0].dense(), |a| plain::int_binary(name, dtype, a, s.into()));
-            family.check_values(&args, &IntBinary(name, Some(s)), &[expected], Tolerance::exact());
-        });
-    }
-    for name in ["neg", "abs", "sign", "not", "clamp", "clamp_min", "clamp_max"] {
-        family.cases(name, 0.4, |family, rng| {
-            let shape = shape::any(rng, false);
-            let args = [Arg::random(rng, &shape, dtype, Domain::Special)];
-            let expected = plain::map(&args[0].dense(), |a| {
-                let y = match name {
-                    "neg" => -a,
-                    "abs" => a.abs(),
-                    "sign" => a.signum(),
-                    "not" => !a,
-                    "clamp" => a.clamp(2, 5),
-                    "clamp_min" => a.max(3),
-                    _ => a.min(4),
-                };
-                crate::harness::values::wrap(y, dtype)
-            });
-            family.check_values(&args, &IntUnary(name), &[expected], Tolerance::exact());
-        });
-    }
+fn int_compare(dtype: DType) {
+    let mut family = Family::new("logic", dtype);
     for &name in COMPARE {
-        family.cases(name, 0.3, |family, rng| {
+        family.cases(name, 0.25, |family, rng| {
             let (_, left, right) = shape::broadcast_pair(rng, false);
             let domain = rng.pick(&[Domain::Normal, Domain::Special]);
             let args = [left, right].map(|s| Arg::random(rng, &s, dtype, domain));
@@ -196,7 +82,7 @@ fn int(dtype: DType) {
                 plain::zip(&args[0].dense(), &args[1].dense(), |a, b| plain::int_binary(name, dtype, a, b));
             family.check_values(&args, &Compare(name, None), &[expected], Tolerance::exact());
         });
-        family.cases(&format!("{name} with a scalar"), 0.2, |family, rng| {
+        family.cases(&format!("{name} with a scalar"), 0.15, |family, rng| {
             let shape = shape::any(rng, false);
             let args = [Arg::random(rng, &shape, dtype, Domain::Special)];
             let s = rng.pick(&[0, 1, 5]);
@@ -207,7 +93,17 @@ fn int(dtype: DType) {
     family.finish();
 }
 
+#[derive(Debug)]
+pub(crate) struct Predicate(&'static str);
+impl Body for Predicate {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let x = Inputs::new(inputs).float();
+        vec![Value::Bool(if self.0 == "is_nan" { B::float_is_nan(x, OUT) } else { B::float_is_inf(x, OUT) })]
+    }
+}
+
 /// Masks on tensors of any kind.
+#[derive(Debug)]
 pub(crate) struct Mask(&'static str, Scalar);
 impl Body for Mask {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
@@ -223,24 +119,27 @@ impl Body for Mask {
 }
 
 fn mask(dtype: DType) {
-    let mut family = Family::new(format!("mask {}", dtype.name()));
-    let value = match dtype {
-        _ if dtype.is_float() => Scalar::Float(-1.5),
-        _ if dtype.is_bool() => Scalar::Bool(true),
-        _ => Scalar::Int(7),
+    let mut family = Family::new("logic", dtype);
+    let (value, share) = match dtype {
+        _ if dtype.is_float() => (Scalar::Float(-1.5), 1.5),
+        _ if dtype.is_bool() => (Scalar::Bool(true), 0.6),
+        _ => (Scalar::Int(7), 0.3),
     };
     for name in ["fill", "where"] {
-        family.cases(name, 0.6, |family, rng| {
+        family.cases(&format!("mask_{name}"), share, |family, rng| {
             let shape = shape::any(rng, large());
             let mut arg = |dtype| Arg::random(rng, &shape, dtype, Domain::Normal);
             let args = [arg(dtype), arg(BOOL), arg(dtype)];
             let args = if name == "fill" { &args[..2] } else { &args[..] };
-            family.check(args, &Mask(name, value), Tolerance::exact());
+            // An expanded view sums its gradient.
+            let gradient = dtype.is_float().then(|| Tolerance::chain(dtype, 3, shape.iter().product()));
+            family.check_with(args, &Mask(name, value), None, Tolerance::exact(), gradient);
         });
     }
     family.finish();
 }
 
+#[derive(Debug)]
 pub(crate) struct BoolOp(&'static str);
 impl Body for BoolOp {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
@@ -260,9 +159,8 @@ impl Body for BoolOp {
     }
 }
 
-#[test]
-fn bool_ops() {
-    let mut family = Family::new("bool");
+fn bool_ops(dtype: DType) {
+    let mut family = Family::new("logic", dtype);
     for name in ["and", "or", "xor", "equal", "not_equal", "equal_elem", "not_equal_elem", "not"] {
         family.cases(name, 0.8, |family, rng| {
             let (out, left, right) = shape::broadcast_pair(rng, large());
@@ -271,18 +169,14 @@ fn bool_ops() {
             } else {
                 (left, right)
             };
-            let args = [left, right].map(|s| Arg::random(rng, &s, BOOL, Domain::Bit));
+            let args = [left, right].map(|s| Arg::random(rng, &s, dtype, Domain::Bit));
             family.check(&args, &BoolOp(name), Tolerance::exact());
         });
     }
     family.finish();
 }
 
-#[test]
-fn int_masks_and_bool_masks() {
-    INTS.into_iter().chain([BOOL]).for_each(mask);
-}
-
 crate::per_dtype!(float_compare: f32 f64 f16 bf16);
-crate::per_dtype!(mask: f32 f64 f16 bf16);
-crate::per_dtype!(int: i8 i16 i32 i64 u8 u16 u32 u64);
+crate::per_dtype!(int_compare: i8 i16 i32 i64 u8 u16 u32 u64);
+crate::per_dtype!(mask: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
+crate::per_dtype!(bool_ops: bool);
