@@ -6,9 +6,10 @@ mod harness;
 mod readme;
 
 use burn_backend::ops::FloatTensorOps;
-use burn_backend::{Backend, DType, TensorData};
+use burn_backend::{Backend, DType, TensorData, TensorMetadata};
 use burn_flex::Flex;
-use harness::{Arg, Body, Dense, Domain, Family, Inputs, Rng, Tolerance, Value, same, shape};
+use harness::{Arg, Body, Covered, Dense, Domain, Family, Inputs, Rng, Step, Tolerance, Value, same, shape};
+use harness::{count::Counts, settings::Settings};
 use kiln::{Cuda, CudaDevice};
 
 #[test]
@@ -90,20 +91,29 @@ fn comparison_notices_each_kind_of_difference() {
 
 body!(Tanh | x | [Value::Float(B::float_tanh(x.float()))]);
 
-/// Right on Flex in f64, where the reference runs, and wrong in the dtype under test.
-struct Planted;
+/// Adds one in f64, where the reference runs; in the dtype under test it is wrong as `fault` says of the input.
+#[derive(Debug)]
+struct Planted {
+    fault: fn(&[usize]) -> bool,
+}
 impl Body for Planted {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
         let x = Inputs::new(inputs).float();
-        let dtype = burn_backend::TensorMetadata::dtype(&x);
-        let y = B::float_mul(x.clone(), x);
-        vec![Value::Float(if dtype == DType::F64 { y } else { B::float_mul_scalar(y, 1.01.into()) })]
+        let wrong = x.dtype() != DType::F64 && (self.fault)(&x.shape().to_vec());
+        vec![Value::Float(B::float_add_scalar(x, if wrong { 1.5 } else { 1.0 }.into()))]
     }
 }
 
-fn family_of(body: &impl Body, gradient: bool) -> Vec<String> {
-    let mut family: Family<Flex> = Family::new("harness");
-    family.cases("op", 1.0, |family, rng| {
+/// Settings as this test's own words, not the run's.
+fn settings(words: &str) -> Settings {
+    let words: Vec<(&str, &str)> = words.split(' ').filter_map(|word| word.split_once('=')).collect();
+    Settings::parse(|name| words.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string()))
+}
+
+/// Runs cases of the body; failures and counts.
+fn family_of(settings: Settings, body: &impl Body, gradient: bool) -> (Vec<String>, Counts) {
+    let mut family: Family<Flex> = Family::of(settings, "harness", DType::F32);
+    family.cases("an op", 1.0, |family, rng| {
         let mut shape = shape::any(rng, false);
         shape[0] = shape[0].max(1);
         let args = [Arg::random(rng, &shape, DType::F32, Domain::NotZero)];
@@ -114,20 +124,153 @@ fn family_of(body: &impl Body, gradient: bool) -> Vec<String> {
             family.check(&args, body, tolerance);
         }
     });
-    family.into_failures()
+    family.into_parts()
 }
 
 #[test]
-fn a_family_passes_right_ops_and_reports_wrong_ones() {
-    assert_eq!(family_of(&Tanh, false), Vec::<String>::new());
-    assert_eq!(family_of(&Tanh, true), Vec::<String>::new());
+fn a_family_passes_right_ops_and_counts_them() {
     for gradient in [false, true] {
-        let failures = family_of(&Planted, gradient);
-        assert_eq!(failures.len(), harness::family::cases().min(2), "an op is left after two failures");
-        for part in ["harness / op case 0", "arg 0: f32", "KILN_TEST_SEED=", "elements differ, first at"] {
-            assert!(failures[0].contains(part), "{part:?} is missing in: {}", failures[0]);
+        let (failures, counts) = family_of(settings("KILN_TEST_CASES=60"), &Tanh, gradient);
+        assert_eq!(failures, Vec::<String>::new());
+        let Counts { cases, views, gradients, edge, special } = counts;
+        assert_eq!((cases, gradients, special), (60, if gradient { 60 } else { 0 }, 0));
+        assert!((20..60).contains(&views) && (20..60).contains(&edge), "{views} with views, {edge} odd");
+    }
+}
+
+#[test]
+fn a_wrong_op_is_reported_with_the_simplest_case() {
+    let last_above_3 = Planted { fault: |shape| shape[shape.len() - 1] > 3 };
+    for gradient in [false, true] {
+        let (failures, _) = family_of(settings("KILN_TEST_SEED=7"), &last_above_3, gradient);
+        assert_eq!(failures.len(), 1, "two failures of one op shrink to the same case: {failures:#?}");
+        let parts = [
+            "harness f32 / an op, case 0 of seed 7: ",
+            "4 of 4 elements differ (tolerance ",
+            "at [3]: ",
+            "body: Planted",
+            "arg 0: f32 [4], values [1.0, 2.0, 3.0, -1.0]",
+            "shrunk in ",
+            "again: KILN_TEST_SEED=7 KILN_TEST_CASES=20 KILN_TEST_ONLY=harness/f32/an_op:0 cargo test",
+            "--test cpu -- --exact a_wrong_op_is_reported_with_the_simplest_case",
+        ];
+        for part in if gradient { &parts[2..] } else { &parts[..] } {
+            assert!(
+                failures[0].contains(part) || gradient && part.contains(":0"),
+                "{part:?} is missing in: {}",
+                failures[0]
+            );
         }
     }
+}
+
+/// Wrong if the last of some dimensions is above 3 and a view permutes them.
+fn transposed_family(settings: Settings) -> Vec<String> {
+    let mut family: Family<Flex> = Family::of(settings, "harness", DType::F32);
+    let (right, wrong) =
+        (Planted { fault: |_| false }, Planted { fault: |shape| shape[shape.len() - 1] > 3 });
+    family.cases("transposed", 3.0, |family, rng| {
+        let other = shape::any(rng, false);
+        let shape = shape::any(rng, false);
+        let args = [&other, &shape].map(|s| Arg::random(rng, s, DType::F32, Domain::Normal));
+        let transposed = args[1].views.iter().any(|step| matches!(step, Step::Permute(_)));
+        family.check(&args[1..], if transposed { &wrong } else { &right }, Tolerance::exact());
+    });
+    family.into_parts().0
+}
+
+#[test]
+fn a_fault_of_transposed_views_shrinks_to_one_transposition_and_is_repeated_by_its_command() {
+    let failures = transposed_family(settings("KILN_TEST_SEED=3 KILN_TEST_CASES=20"));
+    assert!(!failures.is_empty());
+    for failure in &failures {
+        let minimal =
+            "arg 0: f32 [1, 4] through 1 view from [4, 1] permute [1, 0], values [1.0, 2.0, 3.0, -1.0]\n";
+        assert!(failure.contains(minimal), "{failure}");
+        let again = failure.split("again: ").nth(1).expect("a command");
+        let repeated = transposed_family(settings(again));
+        assert_eq!(repeated.len(), 1);
+        // All but the number of runs, which a slow machine may cut short.
+        let before = |text: &str| text.split("    shrunk in").next().expect("a report").to_owned();
+        assert_eq!(before(&repeated[0]), before(failure));
+    }
+}
+
+#[test]
+fn a_command_for_another_case_runs_nothing_here() {
+    let broken = Planted { fault: |_| true };
+    let (failures, counts) = family_of(settings("KILN_TEST_ONLY=harness/f32/another_op:0"), &broken, false);
+    assert_eq!((failures.len(), counts.cases), (0, 0));
+}
+
+/// Wrong in the first of the runs only.
+#[derive(Debug, Default)]
+struct Flaky(std::sync::atomic::AtomicUsize);
+impl Body for Flaky {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let x = Inputs::new(inputs).float();
+        // Each case runs the reference first.
+        let second = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1;
+        vec![Value::Float(B::float_add_scalar(x, if second { 1.5 } else { 1.0 }.into()))]
+    }
+}
+
+#[test]
+fn a_failure_that_does_not_come_again_is_reported_as_flaky() {
+    let (failures, _) = family_of(settings(""), &Flaky::default(), false);
+    assert_eq!(failures.len(), 1);
+    for part in
+        ["elements differ", "flaky: run again with the same inputs, it failed 0 times and then did not"]
+    {
+        assert!(failures[0].contains(part), "{part:?} is missing in: {}", failures[0]);
+    }
+}
+
+/// Loses its device in the second run.
+#[derive(Debug, Default)]
+struct Losing(std::sync::atomic::AtomicUsize);
+impl Body for Losing {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let runs = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        assert!(runs < 1, "cuda:0 can no longer be used in this process");
+        inputs
+    }
+}
+
+#[test]
+fn nothing_is_run_on_a_device_that_is_lost() {
+    let body = Losing::default();
+    let (failures, counts) = family_of(settings(""), &body, false);
+    assert_eq!((failures.len(), counts.cases, body.0.into_inner()), (1, 1, 2));
+    assert!(failures[0].contains("the device is lost"), "{}", failures[0]);
+}
+
+#[test]
+fn a_panic_of_the_test_itself_is_a_failure_of_its_case() {
+    let mut family: Family<Flex> = Family::of(settings(""), "harness", DType::F32);
+    family.cases("an op", 1.0, |_, rng| assert!(rng.below(100) < 5, "too many"));
+    let failures = family.into_parts().0;
+    assert!(failures[0].contains("the test's own code failed: too many"), "{}", failures[0]);
+}
+
+#[test]
+fn counts_say_what_was_covered() {
+    let plain = |v: f64| Arg::new(Dense::floats(&[2], vec![v; 2]), DType::F32);
+    let covered = |v: f64| Covered::of(&[plain(v)], &[], false);
+    let special = [f64::NAN, f64::INFINITY, -0.0, f32::MAX as f64, 1e-40];
+    assert!(special.iter().all(|&v| covered(v).special));
+    assert!([1.0, 0.0, -2.0].iter().all(|&v| covered(v) == Covered::default()));
+    let classes = [DType::BF16, DType::I8, DType::U64, harness::BOOL].map(harness::count::class);
+    assert_eq!(classes, ["bf16", "int", "uint", "bool"]);
+    let mut counts = Counts::default();
+    counts.add(Covered { views: true, gradient: true, ..Covered::default() });
+    counts.add(Covered { views: true, edge: true, ..Covered::default() });
+    assert_eq!(counts.row("reduce", DType::I16, 9), "reduce\tint\t2\t2\t1\t1\t0\t9\n");
+    assert!(
+        counts.line().starts_with("2 cases, 2 (100%) with views, 1 (50%) with gradients"),
+        "{}",
+        counts.line()
+    );
 }
 
 #[test]

@@ -1,4 +1,3 @@
-//! Tests that need an NVIDIA GPU: every op against burn-flex in f64, gradients, aliasing, errors, memory, graphs.
 //!
 //! `cargo test --features gpu --test gpu`; the harness's page says what can be set.
 
@@ -26,27 +25,25 @@ macro_rules! per_dtype {
     };
 }
 
-#[path = "gpu/aliasing.rs"]
+#[path = "ops/aliasing.rs"]
 mod aliasing;
-#[path = "gpu/conv.rs"]
+#[path = "ops/conv.rs"]
 mod conv;
-#[path = "gpu/devices.rs"]
+#[path = "ops/devices.rs"]
 mod devices;
-#[path = "gpu/elementwise.rs"]
+#[path = "ops/elementwise.rs"]
 mod elementwise;
-#[path = "gpu/gradients.rs"]
-mod gradients;
-#[path = "gpu/index.rs"]
+#[path = "ops/index.rs"]
 mod index;
-#[path = "gpu/logic.rs"]
+#[path = "ops/logic.rs"]
 mod logic;
-#[path = "gpu/matmul.rs"]
+#[path = "ops/matmul.rs"]
 mod matmul;
-#[path = "gpu/models.rs"]
+#[path = "ops/models.rs"]
 mod models;
-#[path = "gpu/reduce.rs"]
+#[path = "ops/reduce.rs"]
 mod reduce;
-#[path = "gpu/rules.rs"]
+#[path = "ops/rules.rs"]
 mod rules;
-#[path = "gpu/whole_device/mod.rs"]
+#[path = "ops/whole_device/mod.rs"]
 mod whole_device;

@@ -5,7 +5,10 @@ use burn_backend::DType;
 use super::values::round_to;
 use super::{Dense, Tolerance, Values, shape};
 
-/// Whether `got`, of `dtype`, is `expected` within the tolerance; otherwise what differs first, and how much does.
+/// Elements shown of a difference.
+const SHOWN: usize = 5;
+
+/// Whether `got`, of `dtype`, is `expected` within the tolerance; otherwise how many elements differ, and the first.
 ///
 /// # Errors
 /// The difference in words.
@@ -13,11 +16,13 @@ pub(crate) fn same(got: &Dense, expected: &Dense, dtype: DType, tolerance: Toler
     if got.shape != expected.shape {
         return Err(format!("shape {:?}, expected {:?}", got.shape, expected.shape));
     }
-    let mut wrong = 0;
-    let mut first = None;
+    let dims = got.shape.clone();
+    let (mut wrong, mut first) = (0, String::new());
     let mut note = |at: usize, got: String, expected: String| {
         wrong += 1;
-        first.get_or_insert((at, got, expected));
+        if wrong <= SHOWN {
+            first += &format!("\n    at {:?}: {got}, expected {expected}", shape::unravel(at, &dims));
+        }
     };
     match (&got.values, &expected.values) {
         (Values::Int(got), Values::Int(expected)) => {
@@ -37,13 +42,9 @@ pub(crate) fn same(got: &Dense, expected: &Dense, dtype: DType, tolerance: Toler
         }
         _ => return Err("the result is of another kind (float, int or bool) than expected".into()),
     }
-    match first {
-        None => Ok(()),
-        Some((at, g, e)) => Err(format!(
-            "{wrong} of {} elements differ, first at {:?}: {g}, expected {e} ({tolerance:?})",
-            got.len(),
-            shape::unravel(at, &got.shape),
-        )),
+    match wrong {
+        0 => Ok(()),
+        _ => Err(format!("{wrong} of {} elements differ ({tolerance}){first}", expected.len())),
     }
 }
 

@@ -4,17 +4,28 @@
 //! backend under test in the dtype that was drawn, and on burn-flex in f64. Both see the same views. Where Kiln's
 //! rules differ from Flex's, the expected values come from plain loops instead (`plain.rs`).
 //!
-//! `KILN_TEST_SEED` changes the inputs, `KILN_TEST_CASES` the number of cases of each op and dtype (20 when unset);
-//! below 10, large tensors are left out, for runs under a sanitizer.
+//! A case that fails is made simpler and simpler (`shrink.rs`), and the report of the simplest one ends in a command
+//! that runs it again.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `KILN_TEST_SEED` | changes the inputs |
+//! | `KILN_TEST_CASES` | the cases of an op and dtype whose share is 1: 20 when unset, over 20,000 in all; below 10, large tensors are left out; 5 gives over 5,000, for a sanitizer or a slow device |
+//! | `KILN_TEST_ONLY` | runs nothing but this case, `FAMILY/DTYPE/OP:CASE` as a report has it |
+//! | `KILN_TEST_REPORT` | a file to which each family appends its counts: family, dtype class, cases, of those with views, gradients, empty or odd sizes, special values, and the seed, separated by tabs |
 
 #![allow(dead_code, unused_imports)] // each test binary uses a part
 
 pub(crate) mod compare;
+pub(crate) mod count;
 pub(crate) mod family;
 pub(crate) mod grad;
 pub(crate) mod plain;
+pub(crate) mod report;
 pub(crate) mod rng;
+pub(crate) mod settings;
 pub(crate) mod shape;
+pub(crate) mod shrink;
 pub(crate) mod tolerance;
 pub(crate) mod values;
 
@@ -22,6 +33,7 @@ use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor};
 use burn_backend::{Backend, DType, ExecutionError, Shape, Slice, TensorData, read_sync};
 
 pub(crate) use compare::same;
+pub(crate) use count::Covered;
 pub(crate) use family::Family;
 pub(crate) use rng::Rng;
 pub(crate) use shape::{Step, Views, views_to};
@@ -130,10 +142,15 @@ impl<B: Backend> Value<B> {
     }
 }
 
-/// An operation, or a few, written once for every backend.
-pub(crate) trait Body {
+/// An operation, or a few, written once for every backend. Reports show its parameters.
+pub(crate) trait Body: std::fmt::Debug {
     /// The outputs for these inputs, which are in the order of the args.
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>>;
+
+    /// The dtype of the outputs; if there is none, float outputs are of the dtype of the first float arg.
+    fn dtype(&self) -> Option<DType> {
+        None
+    }
 }
 
 /// The dtype that the reference runs in: f64 for floats, the same for the others.
@@ -180,6 +197,7 @@ pub(crate) fn dtype_named(name: &str) -> DType {
 #[macro_export]
 macro_rules! body {
     ($name:ident |$inputs:ident| [$($output:expr),*]) => {
+        #[derive(Debug)]
         struct $name;
         impl $crate::harness::Body for $name {
             #[allow(unused_mut, unused_variables)]

@@ -6,42 +6,44 @@ use burn_backend::{Backend, Slice};
 use super::{Rng, Value};
 
 /// Sizes around the widths of vector accesses, warps and blocks.
-const SIZES: [usize; 24] =
-    [1, 1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 255, 256, 257, 1025];
+const SIZES: [usize; 23] =
+    [1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 255, 256, 257, 1025];
 
 /// A shape of 1 to 6 dimensions: mostly small, sometimes empty, sometimes beyond one block or 2^16 rows.
 pub(crate) fn any(rng: &mut Rng, large: bool) -> Vec<usize> {
-    let rank = rng.range(1, 6);
+    let rank = rng.part(|rng| rng.range(1, 6));
     of_rank(rng, rank, large)
 }
 
 /// As [`any`] with this many dimensions.
 pub(crate) fn of_rank(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
-    if large && rng.one_in(16) {
-        let mut shape = vec![1; rank];
-        match rank {
-            1 => shape[0] = rng.pick(&[65_537, 131_075, 200_003]),
-            _ => {
-                let d = rng.below(rank - 1);
-                shape[d] = rng.pick(&[65_537, 65_539]);
-                shape[rank - 1] = rng.range(1, 3);
+    rng.part(|rng| {
+        if rng.one_in(16) && large {
+            let mut shape = vec![1; rank];
+            match rank {
+                1 => shape[0] = rng.pick(&[65_537, 131_075, 200_003]),
+                _ => {
+                    let d = rng.below(rank - 1);
+                    shape[d] = rng.pick(&[65_537, 65_539]);
+                    shape[rank - 1] = rng.range(1, 3);
+                }
             }
+            return shape;
         }
-        return shape;
-    }
-    let limit = if large && rng.one_in(8) { 60_000 } else { 2_000 };
-    let mut shape = vec![1; rank];
-    let mut len = 1;
-    for d in rng.permutation(rank) {
-        let fits: Vec<usize> = SIZES.iter().copied().filter(|s| s * len <= limit).collect();
-        shape[d] = rng.pick(&fits);
-        len *= shape[d];
-    }
-    if rng.one_in(20) {
-        let d = rng.below(rank);
-        shape[d] = 0;
-    }
-    shape
+        let limit = if rng.one_in(8) && large { 60_000 } else { 2_000 };
+        let (empty, mut len) = (rng.one_in(20), 1);
+        let mut shape = vec![1; rank];
+        for d in rng.permutation(rank) {
+            let fits: Vec<usize> = SIZES.iter().copied().filter(|s| s * len <= limit).collect();
+            shape[d] = rng.pick(&fits);
+            len *= shape[d];
+        }
+        if empty {
+            let d = rng.below(rank);
+            shape[d] = 0;
+        }
+        shape
+    })
 }
 
 /// A shape without empty dimensions.
@@ -53,15 +55,17 @@ pub(crate) fn filled(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
 pub(crate) fn broadcast_pair(rng: &mut Rng, large: bool) -> (Vec<usize>, Vec<usize>, Vec<usize>) {
     let out = any(rng, large);
     let (mut a, mut b) = (out.clone(), out.clone());
-    if rng.one_in(2) {
-        for d in 0..out.len() {
-            match rng.below(4) {
-                0 => a[d] = 1,
-                1 => b[d] = 1,
-                _ => {}
+    rng.part(|rng| {
+        if rng.one_in(2) {
+            for d in 0..out.len() {
+                match rng.below(4) {
+                    2 => a[d] = 1,
+                    3 => b[d] = 1,
+                    _ => {}
+                }
             }
         }
-    }
+    });
     let out = a.iter().zip(&b).map(|(&x, &y)| if x == 1 { y } else { x }).collect();
     (out, a, b)
 }
@@ -74,6 +78,25 @@ pub(crate) enum Step {
     Flip(Vec<usize>),
     Expand(Vec<usize>),
     Reshape(Vec<usize>),
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Step::Permute(axes) => write!(f, "permute {axes:?}"),
+            Step::Flip(axes) => write!(f, "flip {axes:?}"),
+            Step::Expand(shape) => write!(f, "expand {shape:?}"),
+            Step::Reshape(shape) => write!(f, "reshape {shape:?}"),
+            Step::Slice(slices) => {
+                let one = |s: &Slice| {
+                    let end = s.end.map(|end| end.to_string()).unwrap_or_default();
+                    let step = if s.step == 1 { String::new() } else { format!(" by {}", s.step) };
+                    format!("{}..{end}{step}", s.start)
+                };
+                write!(f, "slice [{}]", slices.iter().map(one).collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
 }
 
 /// A chain of views, in the order they are applied.
@@ -96,11 +119,8 @@ pub(crate) fn apply<B: Backend>(mut value: Value<B>, views: &Views) -> Value<B> 
 /// A random chain that ends in `shape`, and the shape that it starts from. Often there is no view at all.
 pub(crate) fn views_to(rng: &mut Rng, shape: &[usize]) -> (Vec<usize>, Views) {
     let (mut base, mut views) = (shape.to_vec(), Views::new());
-    if rng.one_in(3) {
-        return (base, views);
-    }
-    for _ in 0..rng.range(1, 3) {
-        let (before, step) = step_to(rng, &base);
+    for _ in 0..rng.below(4) {
+        let Some((before, step)) = rng.part(|rng| step_to(rng, &base)) else { continue };
         if before.iter().product::<usize>() > 4 * shape.iter().product::<usize>() + 4_096 {
             continue;
         }
@@ -111,12 +131,15 @@ pub(crate) fn views_to(rng: &mut Rng, shape: &[usize]) -> (Vec<usize>, Views) {
     (base, views)
 }
 
-/// One view whose result has shape `to`.
-fn step_to(rng: &mut Rng, to: &[usize]) -> (Vec<usize>, Step) {
+/// One view whose result has shape `to`, and the shape that it is a view of; `None` if it would change nothing.
+fn step_to(rng: &mut Rng, to: &[usize]) -> Option<(Vec<usize>, Step)> {
     let rank = to.len();
-    match rng.below(6) {
+    Some(match rng.below(6) {
         0 => {
             let axes = rng.permutation(rank);
+            if axes.is_sorted() {
+                return None;
+            }
             let mut from = vec![0; rank];
             for (k, &a) in axes.iter().enumerate() {
                 from[a] = to[k];
@@ -125,11 +148,17 @@ fn step_to(rng: &mut Rng, to: &[usize]) -> (Vec<usize>, Step) {
         }
         1 => {
             let axes: Vec<usize> = (0..rank).filter(|_| rng.one_in(2)).collect();
+            if axes.is_empty() {
+                return None;
+            }
             (to.to_vec(), Step::Flip(axes))
         }
         2 => {
             let mut from = to.to_vec();
             let d = rng.below(rank);
+            if from[d] == 1 {
+                return None;
+            }
             from[d] = 1;
             (from, Step::Expand(to.to_vec()))
         }
@@ -150,14 +179,18 @@ fn step_to(rng: &mut Rng, to: &[usize]) -> (Vec<usize>, Step) {
             let (mut from, mut slices) = (to.to_vec(), Vec::new());
             for size in &mut from {
                 let (start, tail) = (rng.below(4), rng.below(3));
-                let step = if *size == 0 || rng.one_in(2) { 1 } else { rng.pick(&[2, 3, -1, -2]) };
+                let step = rng.pick(&[1, 1, 1, 1, 2, 3, -1, -2]);
+                let step = if *size == 0 { 1 } else { step };
                 let reach = size.saturating_sub(1) * isize::unsigned_abs(step) + (*size).min(1);
                 slices.push(Slice::new(start as isize, Some((start + reach) as isize), step));
                 *size = start + reach + tail;
             }
+            if from == to && slices.iter().all(|s| s.step == 1) {
+                return None;
+            }
             (from, Step::Slice(slices))
         }
-    }
+    })
 }
 
 /// Reads a value through a chain of views by index arithmetic alone, to check the generator.

@@ -12,6 +12,18 @@ pub(crate) struct Tolerance {
     pub(crate) of_max: f64,
 }
 
+impl std::fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if *self == Tolerance::exact() {
+            return f.write_str("must be equal");
+        }
+        let terms =
+            [("of each", self.relative), ("absolute", self.absolute), ("of the largest + 1", self.of_max)];
+        let terms = terms.iter().filter(|(_, t)| *t > 0.0).map(|(name, t)| format!("{t:.1e} {name}"));
+        write!(f, "tolerance {}", terms.collect::<Vec<_>>().join(" + "))
+    }
+}
+
 /// The distance from 1 to the next number.
 pub(crate) fn epsilon(dtype: DType) -> f64 {
     dtype.finfo().map_or(0.0, |info| info.epsilon)

@@ -168,8 +168,50 @@ pub(crate) enum Domain {
     Index(usize),
 }
 
+/// NaN, infinities, zeros of both signs, limits, ties and subnormals.
+fn special(k: usize, dtype: DType) -> f64 {
+    let info = dtype.finfo().expect("a float dtype");
+    let all = [
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        0.0,
+        -0.0,
+        info.max,
+        info.min,
+        info.min_positive,
+        info.min_positive / 4.0,
+        -info.min_positive / 4.0,
+        info.epsilon,
+        1.5,
+        -1.5,
+        0.5,
+        -2.5,
+        1.0,
+    ];
+    all[k % all.len()]
+}
+
+/// The elements of the simplest tensor: small, few digits, neighbours differ.
+fn counted(k: usize, domain: Domain, dtype: DType) -> f64 {
+    let of = |all: &[f64]| all[k % all.len()];
+    match domain {
+        Domain::Normal | Domain::NotZero => of(&[1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -0.5]),
+        Domain::Positive => of(&[1.0, 2.0, 0.5]),
+        Domain::Inside => of(&[0.5, -0.5, 0.25, -0.25, 0.75]),
+        Domain::AboveOne => of(&[2.0, 3.0, 1.5]),
+        Domain::Whole => of(&[1.0, 2.0, 3.0, -4.0, 0.0]),
+        Domain::Special => special(k, dtype),
+        Domain::Bit => (k % 2) as f64,
+        Domain::Index(n) => (k % n) as f64,
+    }
+}
+
 /// One element in `dtype`'s kind; floats are numbers of `dtype`.
 pub(crate) fn draw(rng: &mut Rng, domain: Domain, dtype: DType) -> f64 {
+    if let Some(k) = rng.counted() {
+        return round_to(counted(k, domain, dtype), dtype);
+    }
     let x = match domain {
         Domain::Normal => rng.normal(),
         Domain::Positive => rng.uniform(0.05, 3.0),
@@ -179,23 +221,11 @@ pub(crate) fn draw(rng: &mut Rng, domain: Domain, dtype: DType) -> f64 {
         Domain::Whole => rng.below(9) as f64 - 4.0,
         Domain::Bit => rng.below(2) as f64,
         Domain::Index(n) => rng.below(n) as f64,
-        Domain::Special => {
-            let info = dtype.finfo().expect("a float dtype");
-            match rng.below(24) {
-                0 | 1 => f64::NAN,
-                2 => f64::INFINITY,
-                3 => f64::NEG_INFINITY,
-                4 => 0.0,
-                5 => -0.0,
-                6 => info.max,
-                7 => info.min,
-                8 => info.min_positive,
-                9 => rng.pick(&[0.5, -0.5, 1.5, 2.5, -1.5, -2.5, 1.0, -1.0]),
-                10 => info.epsilon,
-                11 => rng.normal() * 100.0,
-                _ => rng.normal(),
-            }
-        }
+        Domain::Special => match rng.below(32) {
+            k if k < 16 => special(k, dtype),
+            16 => rng.normal() * 100.0,
+            _ => rng.normal(),
+        },
     };
     round_to(x, dtype)
 }
@@ -234,8 +264,10 @@ pub(crate) struct Arg {
 impl Arg {
     /// Random values of `shape` through random views.
     pub(crate) fn random(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Self {
-        let (base, views) = views_to(rng, shape);
-        Arg { base: dense(rng, &base, dtype, domain), dtype, views, shape: shape.to_vec() }
+        rng.part(|rng| {
+            let (base, views) = views_to(rng, shape);
+            Arg { base: dense(rng, &base, dtype, domain), dtype, views, shape: shape.to_vec() }
+        })
     }
 
     /// As [`Arg::random`] without views that repeat elements.
@@ -250,7 +282,7 @@ impl Arg {
 
     /// Random values of `shape`, no view.
     pub(crate) fn plain(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Self {
-        Arg::new(dense(rng, shape, dtype, domain), dtype)
+        Arg::new(rng.part(|rng| dense(rng, shape, dtype, domain)), dtype)
     }
 
     /// These values, no view.
@@ -283,8 +315,9 @@ impl Arg {
     }
 }
 
-/// Random values.
+/// Random values; one choice of the generator.
 pub(crate) fn dense(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Dense {
+    let rng = &mut rng.elements();
     let len = shape.iter().product();
     if dtype.is_float() {
         Dense::floats(shape, (0..len).map(|_| draw(rng, domain, dtype)).collect())

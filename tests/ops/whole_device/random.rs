@@ -3,8 +3,13 @@
 use burn_backend::ops::{FloatTensorOps, IntTensorOps};
 use burn_backend::{Backend, DType, Distribution, Shape};
 
-use crate::Subject;
-use crate::harness::{Dense, FLOATS, INTS, Value, family::alone, values::int_limits};
+use crate::harness::{
+    Covered, Dense, FLOATS, INTS, Rng, Value,
+    family::{alone, caught},
+    shape,
+    values::int_limits,
+};
+use crate::{Family, Subject};
 
 fn draw(shape: &[usize], distribution: Distribution, dtype: DType) -> Vec<f64> {
     let (shape, device) = (Shape::from(shape.to_vec()), Default::default());
@@ -38,6 +43,84 @@ fn near(got: f64, expected: f64, deviation: f64, n: usize, dtype: DType) -> bool
 }
 
 const N: usize = 40_000;
+
+/// A distribution, and the range and the moments of its numbers.
+struct Drawn {
+    distribution: Distribution,
+    range: std::ops::Range<f64>,
+    mean: f64,
+    deviation: f64,
+}
+
+fn any_distribution(rng: &mut Rng, dtype: DType) -> Drawn {
+    let unbounded = f64::NEG_INFINITY..f64::INFINITY;
+    match rng.below(3) {
+        0 if dtype.is_float() => Drawn {
+            distribution: Distribution::Default,
+            range: 0.0..1.0,
+            mean: 0.5,
+            deviation: (1.0f64 / 12.0).sqrt(),
+        },
+        1 if dtype.is_float() => {
+            let (mean, deviation) = (rng.range(0, 8) as f64 - 4.0, rng.range(1, 4) as f64);
+            Drawn { distribution: Distribution::Normal(mean, deviation), range: unbounded, mean, deviation }
+        }
+        0 | 1 => {
+            let (low, width) = (rng.range(0, 5), rng.range(2, 60));
+            let (low, high) = (low as f64, (low + width) as f64);
+            let n = width as f64;
+            Drawn {
+                distribution: Distribution::Uniform(low, high),
+                range: low..high,
+                mean: low + (n - 1.0) / 2.0,
+                deviation: ((n * n - 1.0) / 12.0).sqrt(),
+            }
+        }
+        _ => {
+            let p: f64 = rng.pick(&[0.5, 0.25, 0.75]);
+            let deviation = (p * (1.0 - p)).sqrt();
+            Drawn { distribution: Distribution::Bernoulli(p), range: 0.0..1.5, mean: p, deviation }
+        }
+    }
+}
+
+/// Shape, range and mean of any distribution; the same numbers again from the same seed, as many as there are.
+fn distributions(dtype: DType) {
+    let mut family = Family::alone("random", dtype);
+    let share = if dtype.is_float() { 5.5 } else { 1.4 };
+    family.cases("distributions", share, |family, rng| {
+        let shape = shape::any(rng, false);
+        let drawn = any_distribution(rng, dtype);
+        let start = rng.below(1 << 30) as u64;
+        let n: usize = shape.iter().product();
+        let outcome = caught(|| {
+            seed(start);
+            let values = draw(&shape, drawn.distribution, dtype);
+            seed(start);
+            let longer = draw(&[n + 5], drawn.distribution, dtype);
+            (values, longer)
+        });
+        let outcome = outcome.and_then(|(values, longer)| {
+            let what = format!("{:?} {shape:?} from seed {start}", drawn.distribution);
+            let mean = moments(&values).0;
+            if values[..] != longer[..n] {
+                Err(format!("{what}: a longer tensor of the same seed begins otherwise"))
+            } else if let Some(v) = values.iter().find(|v| !drawn.range.contains(v)) {
+                Err(format!("{what}: {v} is outside {:?}", drawn.range))
+            } else if n >= 64 && !near(mean, drawn.mean, 1.4 * drawn.deviation, n, dtype) {
+                // Seven standard errors: thousands of cases must not fail by chance.
+                Err(format!("{what}: mean {mean}, expected {}", drawn.mean))
+            } else {
+                Ok(())
+            }
+        });
+        let of_shape = Dense::ints(&shape, vec![0; n]);
+        family.expect(&[], Covered::of(&[], &[of_shape], false), outcome);
+    });
+    family.finish();
+}
+
+crate::per_dtype!(distributions: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64);
 
 #[test]
 fn floats_have_the_range_and_moments_of_their_distribution() {

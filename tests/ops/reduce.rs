@@ -3,13 +3,14 @@
 use burn_backend::{Backend, BoolDType, DType, IntDType};
 
 use crate::Family;
-use crate::harness::{Arg, BOOL, Body, Dense, Domain, Inputs, Tolerance, Value};
-use crate::harness::{family::large, plain, shape};
+use crate::harness::{Arg, Body, Dense, Domain, Inputs, Rng, Tolerance, Value, Values};
+use crate::harness::{family::large, plain, shape, values::round_to};
 
 const OUT: BoolDType = BoolDType::Native;
 const AT: IntDType = IntDType::I64;
 
 /// A reduction of everything (`None`) or of one dimension.
+#[derive(Debug)]
 pub(crate) struct Reduce(&'static str, Option<usize>);
 
 impl Body for Reduce {
@@ -101,20 +102,30 @@ fn domain(op: &str, special: bool) -> Domain {
     }
 }
 
-fn arg(rng: &mut crate::harness::Rng, op: &str, shape: &[usize], dtype: DType) -> Arg {
+fn arg(rng: &mut Rng, op: &str, shape: &[usize], dtype: DType) -> Arg {
     let special = rng.one_in(3);
     let mut arg = Arg::random(rng, shape, dtype, domain(op, special));
     // Products of many numbers near 1, so that none overflows.
     if op.ends_with("prod")
-        && let crate::harness::Values::Float(values) = &mut arg.base.values
+        && let Values::Float(values) = &mut arg.base.values
     {
         let n = shape.iter().product::<usize>().max(4) as f64;
+        let mut signs = rng.elements();
         for v in values {
             let near_one = 1.0 + (*v - 2.5) / n;
-            *v = crate::harness::values::round_to(near_one, dtype) * if rng.one_in(2) { -1.0 } else { 1.0 };
+            *v = round_to(near_one, dtype) * if signs.one_in(2) { -1.0 } else { 1.0 };
         }
     }
     arg
+}
+
+/// Of the gradient, if the op has one and the values too: a NaN spreads differently in other precisions.
+fn gradient(op: &str, args: &[Arg], dtype: DType) -> Option<Tolerance> {
+    let none = !dtype.is_float() || matches!(op, "any" | "all" | "argmax" | "argmin");
+    let finite = || args[0].base.as_floats().iter().all(|v| v.is_finite() && v.abs() < 100.0);
+    let len = args[0].shape.iter().product();
+    let depth = if op == "cumprod" { 32 } else { 16 };
+    (!none && finite()).then(|| Tolerance::chain(dtype, depth, len))
 }
 
 fn tolerance(op: &str, dtype: DType, n: usize) -> Tolerance {
@@ -126,59 +137,75 @@ fn tolerance(op: &str, dtype: DType, n: usize) -> Tolerance {
     }
 }
 
+/// The share of an op's cases; integers come in eight dtypes.
+fn share(dtype: DType, of_float: f64) -> f64 {
+    if dtype.is_float() || dtype.is_bool() { of_float } else { 0.25 * of_float }
+}
+
+/// Whether there is such an op for this dtype.
+fn exists(op: &str, dtype: DType) -> bool {
+    !dtype.is_bool() || matches!(op, "any" | "all")
+}
+
 fn reduce(dtype: DType) {
-    let mut family = Family::new(format!("reduce {}", dtype.name()));
-    for &op in WHOLE {
-        if dtype.is_bool() && !matches!(op, "any" | "all") {
-            continue;
-        }
-        family.cases(&format!("{op} of all"), 0.6, |family, rng| {
+    let mut family = Family::new("reduce", dtype);
+    for op in WHOLE.iter().copied().filter(|op| exists(op, dtype)) {
+        family.cases(&format!("{op} of all"), share(dtype, 1.3), |family, rng| {
             let shape = shape::any(rng, large());
             let shape =
                 if needs_elements(op, dtype) { shape.iter().map(|d| *d.max(&1)).collect() } else { shape };
             let args = [arg(rng, op, &shape, dtype)];
             let expected = plain::whole(op, &args[0].dense(), dtype);
-            let tolerance = tolerance(op, dtype, expected_len(&shape));
-            family.check_values(&args, &Reduce(op, None), &[expected], tolerance);
+            let tolerance = tolerance(op, dtype, shape.iter().product());
+            let gradient = gradient(op, &args, dtype);
+            family.check_with(&args, &Reduce(op, None), Some(&[expected]), tolerance, gradient);
         });
     }
-    for &op in ALONG.iter().chain(SCANS) {
-        if dtype.is_bool() && !matches!(op, "any" | "all") {
-            continue;
-        }
-        family.cases(op, 1.0, |family, rng| {
+    for op in ALONG.iter().copied().filter(|op| exists(op, dtype)) {
+        along(&mut family, op, share(dtype, 1.3), dtype);
+    }
+    for op in ["max", "min"].into_iter().filter(|op| exists(op, dtype)) {
+        family.cases(&format!("{op} with indices"), share(dtype, 0.8), |family, rng| {
             let mut shape = shape::any(rng, large());
             let dim = rng.below(shape.len());
-            if needs_elements(op, dtype) {
-                shape[dim] = shape[dim].max(1);
-            }
+            shape[dim] = shape[dim].max(1);
             let args = [arg(rng, op, &shape, dtype)];
-            let expected = plain::along(op, &args[0].dense(), dim, dtype);
-            let tolerance = tolerance(op, dtype, shape[dim]);
-            family.check_values(&args, &Reduce(op, Some(dim)), &[expected], tolerance);
+            let x = args[0].dense();
+            let at = if op == "max" { "argmax" } else { "argmin" };
+            let expected = [plain::along(op, &x, dim, dtype), plain::along(at, &x, dim, dtype)];
+            let gradient = gradient(op, &args, dtype);
+            let body = WithIndices(op, dim);
+            family.check_with(&args, &body, Some(&expected), Tolerance::exact(), gradient);
         });
-    }
-    if !dtype.is_bool() {
-        for op in ["max", "min"] {
-            family.cases(&format!("{op} with indices"), 0.6, |family, rng| {
-                let mut shape = shape::any(rng, large());
-                let dim = rng.below(shape.len());
-                shape[dim] = shape[dim].max(1);
-                let args = [arg(rng, op, &shape, dtype)];
-                let x = args[0].dense();
-                let at = if op == "max" { "argmax" } else { "argmin" };
-                let expected = [plain::along(op, &x, dim, dtype), plain::along(at, &x, dim, dtype)];
-                family.check_values(&args, &WithIndices(op, dim), &expected, Tolerance::exact());
-            });
-        }
     }
     family.finish();
 }
 
-fn expected_len(shape: &[usize]) -> usize {
-    shape.iter().product()
+fn cumulative(dtype: DType) {
+    let mut family = Family::new("cumulative", dtype);
+    for &op in SCANS {
+        along(&mut family, op, share(dtype, 1.6), dtype);
+    }
+    family.finish();
 }
 
+/// Cases of a reduction or scan of one dimension.
+fn along(family: &mut Family, op: &'static str, share: f64, dtype: DType) {
+    family.cases(op, share, |family, rng| {
+        let mut shape = shape::any(rng, large());
+        let dim = rng.below(shape.len());
+        if needs_elements(op, dtype) {
+            shape[dim] = shape[dim].max(1);
+        }
+        let args = [arg(rng, op, &shape, dtype)];
+        let expected = plain::along(op, &args[0].dense(), dim, dtype);
+        let tolerance = tolerance(op, dtype, shape[dim]);
+        let gradient = gradient(op, &args, dtype);
+        family.check_with(&args, &Reduce(op, Some(dim)), Some(&[expected]), tolerance, gradient);
+    });
+}
+
+#[derive(Debug)]
 pub(crate) struct WithIndices(&'static str, usize);
 impl Body for WithIndices {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
@@ -202,6 +229,7 @@ impl Body for WithIndices {
 }
 
 /// `softmax`, `log_softmax` and `softmin` along a dimension.
+#[derive(Debug)]
 pub(crate) struct Softmax(&'static str, usize);
 impl Body for Softmax {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
@@ -215,31 +243,37 @@ impl Body for Softmax {
 }
 
 fn softmax(dtype: DType) {
-    let mut family = Family::new(format!("softmax {}", dtype.name()));
+    let mut family = Family::new("softmax", dtype);
     for op in ["softmax", "log_softmax", "softmin"] {
-        family.cases(op, 1.0, |family, rng| {
+        family.cases(op, 2.0, |family, rng| {
             let mut shape = shape::any(rng, large());
-            let dim = if rng.one_in(2) { shape.len() - 1 } else { rng.below(shape.len()) };
+            let dim = if rng.one_in(2) { rng.below(shape.len()) } else { shape.len() - 1 };
             shape[dim] = shape[dim].max(1);
             let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
             // log_softmax reaches the size of its inputs, which are stored rounded.
-            family.check(&args, &Softmax(op, dim), Tolerance::sum(dtype, shape[dim]).times(2.0));
+            let tolerance = Tolerance::sum(dtype, shape[dim]).times(2.0);
+            let gradient = Tolerance::chain(dtype, 16, shape.iter().product());
+            family.check_both(&args, &Softmax(op, dim), tolerance, gradient);
         });
     }
-    family.cases("rows with -inf and with large numbers", 0.3, |family, rng| {
-        let (rows, cols) = (rng.range(1, 9), rng.range(2, 70));
-        let mut values: Vec<f64> = (0..rows * cols).map(|_| (rng.below(41) as f64 - 20.0) * 2.0).collect();
-        for row in values.chunks_mut(cols) {
-            row[0] = 30.0;
-            row[cols - 1] = f64::NEG_INFINITY;
-        }
-        let args = [Arg::new(Dense::floats(&[rows, cols], values), dtype)];
-        family.check(&args, &Softmax("softmax", 1), Tolerance::sum(dtype, cols).times(2.0));
-        family.check(&args, &Softmax("log_softmax", 1), Tolerance::sum(dtype, cols).times(2.0));
-    });
+    for op in ["softmax", "log_softmax"] {
+        family.cases(&format!("{op} of rows with -inf and large numbers"), 0.3, |family, rng| {
+            let (rows, cols) = (rng.range(1, 9), rng.range(2, 70));
+            let mut drawn = rng.elements();
+            let mut values: Vec<f64> =
+                (0..rows * cols).map(|_| (drawn.below(41) as f64 - 20.0) * 2.0).collect();
+            for row in values.chunks_mut(cols) {
+                row[0] = 30.0;
+                row[cols - 1] = f64::NEG_INFINITY;
+            }
+            let args = [Arg::new(Dense::floats(&[rows, cols], values), dtype)];
+            family.check(&args, &Softmax(op, 1), Tolerance::sum(dtype, cols).times(2.0));
+        });
+    }
     family.finish();
 }
 
+#[derive(Debug)]
 pub(crate) struct LayerNorm(bool);
 impl Body for LayerNorm {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
@@ -251,22 +285,30 @@ impl Body for LayerNorm {
 }
 
 fn layer_norm(dtype: DType) {
-    let mut family = Family::new(format!("layer_norm {}", dtype.name()));
-    family.cases("layer_norm", 2.0, |family, rng| {
-        let mut shape = shape::any(rng, large());
-        let cols = shape.len() - 1;
-        shape[cols] = shape[cols].max(2);
-        let bias = rng.one_in(2);
-        let mut parameter = || Arg::plain(rng, &shape[cols..], dtype, Domain::Normal);
-        let (gamma, beta) = (parameter(), parameter());
-        let args = [Arg::random(rng, &shape, dtype, Domain::Normal), gamma, beta];
-        let args = if bias { &args[..] } else { &args[..2] };
-        // The rounding of the mean is divided by the deviation.
-        let spread = deviation(&args[0].dense(), shape[cols]);
-        let tolerance = Tolerance::sum(dtype, shape[cols]).times(2.0);
-        let of_max = tolerance.of_max * (1.0 + 2.0 / spread);
-        family.check(args, &LayerNorm(bias), Tolerance { of_max, ..tolerance });
-    });
+    let mut family = Family::new("layer_norm", dtype);
+    for with_gradient in [false, true] {
+        let op = if with_gradient { "layer_norm and its gradients" } else { "layer_norm" };
+        family.cases(op, 3.5, |family, rng| {
+            let mut shape = shape::any(rng, large());
+            let cols = shape.len() - 1;
+            // Few or equal elements have no deviation to divide by: no matter forward, but in gradients.
+            shape[cols] = shape[cols].max(if with_gradient { 4 } else { 2 });
+            let bias = rng.one_in(2);
+            let x = match with_gradient {
+                true => Arg::distinct(rng, &shape, dtype, Domain::Normal),
+                false => Arg::random(rng, &shape, dtype, Domain::Normal),
+            };
+            let mut parameter = || Arg::plain(rng, &shape[cols..], dtype, Domain::Normal);
+            let args = [x, parameter(), parameter()];
+            let args = if bias { &args[..] } else { &args[..2] };
+            // The rounding of the mean is divided by the deviation.
+            let spread = deviation(&args[0].dense(), shape[cols]);
+            let tolerance = Tolerance::sum(dtype, shape[cols]).times(2.0);
+            let tolerance = Tolerance { of_max: tolerance.of_max * (1.0 + 2.0 / spread), ..tolerance };
+            let gradient = with_gradient.then(|| Tolerance::chain(dtype, 40, shape.iter().product()));
+            family.check_with(args, &LayerNorm(bias), None, tolerance, gradient);
+        });
+    }
     family.finish();
 }
 
@@ -279,11 +321,7 @@ fn deviation(x: &Dense, cols: usize) -> f64 {
     x.as_floats().chunks(cols).map(|row| (variance(row) + 1e-5).sqrt()).fold(1.0, f64::min)
 }
 
-#[test]
-fn bool_reductions() {
-    reduce(BOOL);
-}
-
-crate::per_dtype!(reduce: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64);
+crate::per_dtype!(reduce: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
+crate::per_dtype!(cumulative: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64);
 crate::per_dtype!(softmax: f32 f64 f16 bf16);
 crate::per_dtype!(layer_norm: f32 f64 f16 bf16);

@@ -6,6 +6,7 @@ use crate::Family;
 use crate::harness::{Arg, Body, Dense, Domain, Inputs, Rng, Tolerance, Value};
 use crate::harness::{family::large, plain, shape, values::wrap};
 
+#[derive(Debug)]
 pub(crate) struct Matmul;
 impl Body for Matmul {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
@@ -19,23 +20,26 @@ impl Body for Matmul {
 
 /// Sizes around tiles and vector widths; 0 now and then.
 fn size(rng: &mut Rng, limit: usize) -> usize {
-    if rng.one_in(30) {
-        return 0;
-    }
+    let empty = rng.one_in(30);
     let sizes = [1, 2, 3, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 100, 127, 128, 129, 200, 256, 257];
-    rng.pick(&sizes).min(limit)
+    let size = rng.pick(&sizes).min(limit);
+    if empty { 0 } else { size }
 }
 
-/// `[.., M, K]` and `[.., K, N]` whose batch dimensions broadcast.
+/// `[.., M, K]` and `[.., K, N]` whose batch dimensions broadcast; up to four of those.
 fn operands(rng: &mut Rng, large: bool) -> (Vec<usize>, Vec<usize>) {
-    let limit = if large && rng.one_in(4) { 257 } else { 40 };
-    let [m, k, n] = [0; 3].map(|_| size(rng, limit));
     let (mut a, mut b) = (Vec::new(), Vec::new());
-    for _ in 0..rng.below(3) {
-        let batch = rng.range(1, 4);
-        a.push(if rng.one_in(4) { 1 } else { batch });
-        b.push(if rng.one_in(4) { 1 } else { batch });
-    }
+    rng.part(|rng| {
+        for _ in 0..rng.pick(&[0, 0, 1, 1, 2, 3, 4]) {
+            let batch = rng.range(1, if large { 4 } else { 3 });
+            a.push(if rng.one_in(4) { 1 } else { batch });
+            b.push(if rng.one_in(4) { 1 } else { batch });
+        }
+    });
+    let few = a.len() < 3;
+    let limit = if rng.one_in(4) && large && few { 257 } else { 40 };
+    let limit = if few { limit } else { 17 };
+    let [m, k, n] = [0; 3].map(|_| size(rng, limit));
     a.extend([m, k]);
     b.extend([k, n]);
     (a, b)
@@ -55,33 +59,37 @@ fn transposed(rng: &mut Rng, shape: &[usize], dtype: DType) -> Arg {
 }
 
 fn operand(rng: &mut Rng, shape: &[usize], dtype: DType) -> Arg {
-    match rng.below(3) {
-        0 => transposed(rng, shape, dtype),
-        1 => Arg::plain(rng, shape, dtype, Domain::Normal),
+    match rng.below(4) {
+        0 => Arg::plain(rng, shape, dtype, Domain::Normal),
+        1 => transposed(rng, shape, dtype),
         _ => Arg::random(rng, shape, dtype, Domain::Normal),
     }
 }
 
 fn matmul(dtype: DType) {
-    let mut family = Family::new(format!("matmul {}", dtype.name()));
-    family.cases("matmul", 4.0, |family, rng| {
+    let mut family = Family::new("matmul", dtype);
+    family.cases("matmul", 5.0, |family, rng| {
         let (left, right) = operands(rng, large());
         let args = [operand(rng, &left, dtype), operand(rng, &right, dtype)];
         let k = left[left.len() - 1];
-        family.check(&args, &Matmul, Tolerance::sum(dtype, k));
+        // Broadcast batches and expanded views sum their gradients.
+        let longest = left.iter().product::<usize>().max(right.iter().product());
+        let gradient = Tolerance::chain(dtype, 6, 8 * longest);
+        family.check_both(&args, &Matmul, Tolerance::sum(dtype, k), gradient);
     });
-    family.cases("a row times a matrix, a matrix times a column", 0.5, |family, rng| {
+    family.cases("a row times a matrix, a matrix times a column", 1.0, |family, rng| {
         let (n, k) = (size(rng, 257).max(1), rng.pick(&[1, 16, 100, 1000, 2048]));
         let (left, right) = if rng.one_in(2) { ([1, k], [k, n]) } else { ([n, k], [k, 1]) };
         let args = [operand(rng, &left, dtype), operand(rng, &right, dtype)];
-        family.check(&args, &Matmul, Tolerance::sum(dtype, k));
+        let gradient = Tolerance::chain(dtype, 6, n * k);
+        family.check_both(&args, &Matmul, Tolerance::sum(dtype, k), gradient);
     });
     family.finish();
 }
 
 fn int_matmul(dtype: DType) {
-    let mut family = Family::new(format!("matmul {}", dtype.name()));
-    family.cases("int_matmul", 0.6, |family, rng| {
+    let mut family = Family::new("matmul", dtype);
+    family.cases("int_matmul", 1.4, |family, rng| {
         let (left, right) = operands(rng, false);
         let args = [left, right].map(|s| Arg::random(rng, &s, dtype, Domain::Special));
         let expected = plain_matmul(&args[0].dense(), &args[1].dense(), dtype);
@@ -118,6 +126,7 @@ fn plain_matmul(a: &Dense, b: &Dense, dtype: DType) -> Dense {
     Dense::ints(&shape, out)
 }
 
+#[derive(Debug)]
 pub(crate) struct Linear(&'static str);
 impl Body for Linear {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
@@ -134,16 +143,19 @@ impl Body for Linear {
 }
 
 fn linear(dtype: DType) {
-    let mut family = Family::new(format!("linear {}", dtype.name()));
+    let mut family = Family::new("matmul", dtype);
     for op in
         ["linear", "linear with bias", "linear_x_backward", "linear_weight_backward", "linear_bias_backward"]
     {
-        family.cases(op, 1.0, |family, rng| {
-            let rank = rng.range(2, 4);
-            let limit = if large() && rng.one_in(4) { 257 } else { 33 };
+        let backward = op.ends_with("backward");
+        family.cases(op, if backward { 0.6 } else { 2.0 }, |family, rng| {
+            let rank = rng.range(2, 6);
+            let limit = if rng.one_in(4) && large() && rank < 5 { 257 } else { 33 };
             let case_is_empty = rng.one_in(10);
             let (inner, outer) = (size(rng, limit).max(1), size(rng, limit).max(1));
-            let mut x: Vec<usize> = (1..rank).map(|_| rng.pick(&[1, 2, 3, 5, 8])).collect();
+            let mut x: Vec<usize> = rng.part(|rng| {
+                (1..rank).map(|d| rng.pick(&[1, 2, 3, 5, 8]).min(if d < 4 { 8 } else { 2 })).collect()
+            });
             if case_is_empty {
                 x[0] = 0;
             }
@@ -176,7 +188,8 @@ fn linear(dtype: DType) {
             // The bias may be added to a product that is stored already.
             let with_bias = op == "linear with bias";
             let tolerance = if with_bias { Tolerance::chain(dtype, 1, n) } else { Tolerance::sum(dtype, n) };
-            family.check(&args, &Linear(op), tolerance);
+            let gradient = (!backward).then(|| Tolerance::chain(dtype, 6, 4 * n * n.min(64)));
+            family.check_with(&args, &Linear(op), None, tolerance, gradient);
         });
     }
     family.finish();

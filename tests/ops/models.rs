@@ -12,7 +12,7 @@ use burn_flex::Flex;
 use burn_tensor::{Int, Tensor, activation};
 
 use crate::harness::values::dense;
-use crate::harness::{Dense, Domain, Rng, Tolerance, same};
+use crate::harness::{Covered, Dense, Domain, Rng, Tolerance, same};
 use crate::{Family, Subject};
 
 /// Replaces each parameter by seeded values, so that two backends have the same ones.
@@ -181,15 +181,16 @@ fn compare(
         }
         Ok(())
     });
-    family.expect(&[], outcome);
+    let shapes: Vec<_> = expected.iter().map(Dense::of).collect();
+    family.expect(&[], Covered::of(&[], &shapes, true), outcome);
 }
 
 macro_rules! step_test {
     ($name:ident: $step:ident, $shape:expr, $tolerance:expr) => {
         #[test]
         fn $name() {
-            let mut family: Family = Family::new(stringify!($name));
-            family.cases("step", 0.2, |family, rng| {
+            let mut family: Family = Family::new("models", DType::F32);
+            family.cases(stringify!($name), 1.4, |family, rng| {
                 let mut shape = $shape.to_vec();
                 shape[0] = rng.range(2, 9);
                 let x = dense(rng, &shape, DType::F32, Domain::Normal);

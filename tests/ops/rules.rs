@@ -14,10 +14,17 @@ fn ints(shape: &[usize], values: &[i128]) -> Dense {
     Dense::ints(shape, values.to_vec())
 }
 
-/// One case with explicit inputs and outputs.
-fn check(op: &str, args: &[Arg], body: &impl Body, expected: &[Dense], tolerance: Tolerance) {
-    let mut family: Family = Family::new(op);
-    family.cases("values", 0.0, |family, _| family.check_values(args, body, expected, tolerance));
+/// One case of a family, with explicit inputs and outputs.
+fn check(
+    family: &'static str,
+    op: &str,
+    args: &[Arg],
+    body: &impl Body,
+    expected: &[Dense],
+    tolerance: Tolerance,
+) {
+    let mut family = Family::new(family, args[0].dtype);
+    family.cases(op, 0.0, |family, _| family.check_values(args, body, expected, tolerance));
     family.finish();
 }
 
@@ -60,7 +67,7 @@ fn nan_wins_and_the_first_one_is_named() {
                 floats(&[1], &[max]),
             ];
             let args = vec![x; 6];
-            check("NaN in extrema", &args, &Extrema, &expected, Tolerance::exact());
+            check("reduce", "NaN in extrema", &args, &Extrema, &expected, Tolerance::exact());
         }
     }
 }
@@ -81,7 +88,7 @@ fn the_first_nan_of_a_long_line_is_named() {
             ints(&[1], &[places[0] as i128]),
             floats(&[1], &[NAN]),
         ];
-        check("NaN in a long line", &args, &Extrema, &expected, Tolerance::exact());
+        check("reduce", "NaN in a long line", &args, &Extrema, &expected, Tolerance::exact());
     }
 }
 
@@ -101,7 +108,7 @@ fn cumprod_of_bf16_carries_in_f32() {
         })
         .collect();
     let tolerance = Tolerance::rounded(DType::BF16);
-    check("cumprod of bf16", &[x], &Products, &[floats(&[1_000], &expected)], tolerance);
+    check("cumulative", "cumprod of bf16", &[x], &Products, &[floats(&[1_000], &expected)], tolerance);
 }
 
 crate::body!(
@@ -118,7 +125,7 @@ fn f16_sums_do_not_overflow_on_the_way() {
     let values = [[32_000.0; 4], [-32_000.0; 4]].concat();
     let args = vec![Arg::new(floats(&[8], &values), DType::F16); 3];
     let zero = floats(&[1], &[0.0]);
-    check("f16 sum", &args, &Sums, &[zero.clone(), zero.clone(), zero], Tolerance::exact());
+    check("reduce", "f16 sum", &args, &Sums, &[zero.clone(), zero.clone(), zero], Tolerance::exact());
 }
 
 crate::body!(Remainders | x | [Value::Float(B::float_remainder(x.float(), x.float()))]);
@@ -159,7 +166,7 @@ fn integer_division_by_zero_is_zero() {
         let zeros = ints(&[4], &[0; 4]);
         let [x, z] = [ints(&[4], &a), zeros.clone()].map(|v| Arg::new(v, dtype));
         let args = [x.clone(), z.clone(), x.clone(), z, x.clone(), x];
-        check("division by zero", &args, &ZeroDivision, &vec![zeros; 4], Tolerance::exact());
+        check("elementwise", "division by zero", &args, &ZeroDivision, &vec![zeros; 4], Tolerance::exact());
     }
 }
 
@@ -171,11 +178,12 @@ fn the_most_negative_integer_divided_by_minus_one_stays() {
         let y = Arg::new(ints(&[1], &[-1]), dtype);
         let args = [x.clone(), y.clone(), x.clone(), y, x.clone(), x];
         let expected = [low, 0, 0, 0].map(|v| ints(&[1], &[v]));
-        check("MIN / -1", &args, &ZeroDivision, &expected, Tolerance::exact());
+        check("elementwise", "MIN / -1", &args, &ZeroDivision, &expected, Tolerance::exact());
     }
 }
 
 /// A convolution whose weight is a view with an offset.
+#[derive(Debug)]
 struct ViewedKernel;
 impl Body for ViewedKernel {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
@@ -189,18 +197,19 @@ impl Body for ViewedKernel {
 
 #[test]
 fn conv2d_with_a_sliced_and_transposed_kernel() {
-    let mut family: Family = Family::new("conv2d with a viewed kernel");
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
-        family.cases(dtype.name(), 0.1, |family, rng| {
+        let mut family = Family::new("conv", dtype);
+        family.cases("conv2d with a viewed kernel", 0.1, |family, rng| {
             let args = [[2, 3, 8, 8], [7, 5, 3, 3]].map(|s| Arg::random(rng, &s, dtype, Domain::Normal));
-            family.check(&args, &ViewedKernel, Tolerance::sum(dtype, 27));
-            family.check_gradient(&args, &ViewedKernel, Tolerance::chain(dtype, 6, 128));
+            let gradient = Tolerance::chain(dtype, 6, 128);
+            family.check_both(&args, &ViewedKernel, Tolerance::sum(dtype, 27), gradient);
         });
+        family.finish();
     }
-    family.finish();
 }
 
 /// Cross entropy by hand, with targets that are masked before they index: 255 is no class.
+#[derive(Debug)]
 struct MaskedCrossEntropy;
 impl Body for MaskedCrossEntropy {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
@@ -215,17 +224,18 @@ impl Body for MaskedCrossEntropy {
 
 #[test]
 fn an_ignored_target_outside_the_classes_costs_nothing() {
-    let mut family: Family = Family::new("cross entropy with ignored targets");
-    family.cases("f32", 0.2, |family, rng| {
+    let mut family = Family::new("index", DType::F32);
+    family.cases("cross entropy with ignored targets", 0.2, |family, rng| {
         let targets = Arg::new(ints(&[6, 1], &[0, 1, 255, 0, 1, 2]), DType::I32);
         let args = [Arg::random(rng, &[6, 3], DType::F32, Domain::Normal), targets];
-        family.check(&args, &MaskedCrossEntropy, Tolerance::chain(DType::F32, 4, 3));
-        family.check_gradient(&args, &MaskedCrossEntropy, Tolerance::chain(DType::F32, 6, 3));
+        let [forward, gradient] = [4, 6].map(|depth| Tolerance::chain(DType::F32, depth, 3));
+        family.check_both(&args, &MaskedCrossEntropy, forward, gradient);
     });
     family.finish();
 }
 
 /// A least-squares loss with a bias that is broadcast over the batch.
+#[derive(Debug)]
 struct LeastSquares;
 impl Body for LeastSquares {
     fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
@@ -239,8 +249,8 @@ impl Body for LeastSquares {
 
 #[test]
 fn gradients_of_a_broadcast_bias_have_its_shape() {
-    let mut family: Family = Family::new("broadcast bias");
-    family.cases("f32", 0.2, |family, rng| {
+    let mut family = Family::new("matmul", DType::F32);
+    family.cases("least squares with a broadcast bias", 0.2, |family, rng| {
         // [2, 1] + [1, 3] broadcasts to [2, 3].
         let args = [vec![2, 3], vec![3, 1], vec![1, 3], vec![2, 1]]
             .map(|s| Arg::random(rng, &s, DType::F32, Domain::Normal));
@@ -274,7 +284,7 @@ fn sums_over_nothing_are_zero() {
         nothing.clone(),
         nothing,
     ];
-    check("empty sums", &args, &EmptySums, &expected, Tolerance::exact());
+    check("reduce", "empty sums", &args, &EmptySums, &expected, Tolerance::exact());
 }
 
 crate::body!(
@@ -314,15 +324,15 @@ fn ops_on_empty_tensors_have_the_right_shape() {
         ints(&[1], &[1]),
         ints(&[1], &[0]),
     ];
-    check("empty rows", &args, &EmptyRows, &expected, Tolerance::exact());
+    check("reduce", "empty rows", &args, &EmptyRows, &expected, Tolerance::exact());
 }
 
 crate::body!(SelectNothing | x | [Value::Float(B::float_select(x.float(), 0, x.int()))]);
 
 #[test]
 fn selecting_nothing_has_zero_gradients() {
-    let mut family: Family = Family::new("select of nothing");
-    family.cases("f32", 0.1, |family, rng| {
+    let mut family = Family::new("index", DType::F32);
+    family.cases("select of nothing", 0.1, |family, rng| {
         let none = Arg::new(ints(&[0], &[]), DType::I64);
         let args = [Arg::random(rng, &[3, 4], DType::F32, Domain::Normal), none];
         family.check_values(&args, &SelectNothing, &[floats(&[0, 4], &[])], Tolerance::exact());
@@ -348,5 +358,5 @@ crate::body!(NegativeZero | x | [Value::Float(B::float_recip(B::float_abs(B::flo
 fn infinities_and_nan_are_read_as_they_are() {
     let x = Arg::new(floats(&[4], &[INF, -INF, NAN, 0.0]), DType::F32);
     let expected = floats(&[4], &[0.0, 0.0, NAN, INF]);
-    check("reading infinities", &[x], &NegativeZero, &[expected], Tolerance::exact());
+    check("elementwise", "reading infinities", &[x], &NegativeZero, &[expected], Tolerance::exact());
 }
