@@ -6,9 +6,9 @@
 #[macro_use]
 mod harness;
 
-#[ctor::ctor(unsafe)]
+#[ctor::ctor]
 fn emulate() {
-    kiln_emulator::start(&[("KILN_ALLOCATOR", "exact"), ("KILN_TEST_CASES", "4")]);
+    kiln_emulator::start(&[("KILN_ALLOCATOR", "exact"), ("KILN_TEST_CASES", "5")]);
 }
 
 /// The backend under test.
@@ -30,27 +30,25 @@ macro_rules! per_dtype {
     };
 }
 
-#[path = "gpu/aliasing.rs"]
+#[path = "ops/aliasing.rs"]
 mod aliasing;
-#[path = "gpu/conv.rs"]
+#[path = "ops/conv.rs"]
 mod conv;
-#[path = "gpu/devices.rs"]
+#[path = "ops/devices.rs"]
 mod devices;
-#[path = "gpu/elementwise.rs"]
+#[path = "ops/elementwise.rs"]
 mod elementwise;
-#[path = "gpu/gradients.rs"]
-mod gradients;
-#[path = "gpu/index.rs"]
+#[path = "ops/index.rs"]
 mod index;
-#[path = "gpu/logic.rs"]
+#[path = "ops/logic.rs"]
 mod logic;
-#[path = "gpu/matmul.rs"]
+#[path = "ops/matmul.rs"]
 mod matmul;
-#[path = "gpu/models.rs"]
+#[path = "ops/models.rs"]
 mod models;
-#[path = "gpu/reduce.rs"]
+#[path = "ops/reduce.rs"]
 mod reduce;
-#[path = "gpu/rules.rs"]
+#[path = "ops/rules.rs"]
 mod rules;
-#[path = "gpu/whole_device/mod.rs"]
+#[path = "ops/whole_device/mod.rs"]
 mod whole_device;
