@@ -38,6 +38,8 @@ mod elementwise;
 mod gradients;
 #[path = "gpu/index.rs"]
 mod index;
+#[path = "ops/large.rs"]
+mod large;
 #[path = "gpu/logic.rs"]
 mod logic;
 #[path = "gpu/matmul.rs"]
