@@ -558,7 +558,11 @@ fn masks() {
     let x = reshape(pattern(ROWS * COLS, DType::F16), &[ROWS, COLS]);
     let mask = upload(&table(COLS, |c| (c % 5 == 0) as u8 as f64), &[1, COLS], BOOL);
     let y = Cuda::int_mask_where(x, mask, upload(&[-1.0], &[1, 1], DType::F16));
-    check("a row as the mask", &y, &table(PERIOD, |i| if i % COLS % 5 == 0 { -1.0 } else { v(i) }));
+    check(
+        "a row as the mask",
+        &y,
+        &table(PERIOD, |i| if (i % COLS).is_multiple_of(5) { -1.0 } else { v(i) }),
+    );
 }
 
 // --- reductions ---------------------------------------------------------------------------------------------------------
