@@ -1276,6 +1276,46 @@ fn products_of_many_matrices() {
 
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
+fn products_of_keys_stored_by_position() {
+    let _alone = begin("products_of_keys_stored_by_position");
+    // Keys [T, B, D] seen as [B, T, D]: a row stride times a row passes 2^31.
+    let (t, b, d, dtype) = (7 * 3429, 704, 128, DType::BF16);
+    let rows = table(7 * d, w);
+    let keys = reshape(tiled(&rows, t * b * d, dtype), &[t, b, d]);
+    assert!(keys.len() > EDGE);
+    let keys = Cuda::int_permute(keys, &[1, 0, 2]);
+    let queries = table(d * 2, |i| w(3 * i + 1));
+    let scores = Cuda::float_matmul(keys.clone(), upload(&queries, &[1, d, 2], dtype));
+    // Key (b, t) is row (t * 704 + b) % 7.
+    let one = product(&rows, &queries, d, 2);
+    let expected = rounded(&table(7 * 14, |i| one[(i / 2 % 7 * b + i / 14) % 7 * 2 + i % 2]), dtype);
+    let expected = table(b * 14, |i| expected[i / 14 % 7 * 14 + i % 14]);
+    check_repeats("keys by queries", &scores, [b, t / 7, 14], &upload(&expected, &[b, 14], dtype));
+    drop(scores);
+    let ones = reshape(full(t, 1, dtype), &[1, 1, t]);
+    let sums = rounded(&table(d, |c| (t / 7) as f64 * (0..7).map(|r| rows[r * d + c]).sum::<f64>()), dtype);
+    check("sums of keys", &Cuda::float_matmul(ones, keys), &sums);
+}
+
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn slices_at_a_high_row_joined_and_multiplied() {
+    let _alone = begin("slices_at_a_high_row_joined_and_multiplied");
+    let (rows, n, dtype) = (70, 8, DType::BF16);
+    let x = reshape(tiled(&table(PERIOD, w), ROWS * COLS, dtype), &[ROWS, COLS]);
+    let starts = [ROWS - rows, ROWS - 4 * rows - 3];
+    let parts = starts.map(|r| part(&x, &[[r, r + rows]]));
+    let y = table(2 * COLS * n, |i| w(3 * i + 1));
+    let got = Cuda::float_matmul(Cuda::int_cat(parts.to_vec(), 1), upload(&y, &[2 * COLS, n], dtype));
+    let left = table(rows * 2 * COLS, |i| {
+        let (r, c) = (i / (2 * COLS), i % (2 * COLS));
+        w(((starts[c / COLS] + r) * COLS + c % COLS) % PERIOD)
+    });
+    assert_eq!(read(got), rounded(&product(&left, &y, 2 * COLS, n), dtype));
+}
+
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
 fn products_with_a_large_result() {
     let _alone = begin("products_with_a_large_result");
     let (m, k, n, dtype) = (7 * 9400, 16, 7 * 4704, DType::BF16);
