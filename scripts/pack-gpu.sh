@@ -45,8 +45,8 @@ rm -rf "$pack"
 mkdir -p "$pack"
 tar -C "$stage" -cf - tests kiln-bench digits | gzip -9 >"$pack/binaries.tar.gz"
 cp scripts/run-gpu.sh "$pack/run.sh"
-cp benches/compare.py "$pack/compare.py"
-chmod +x "$pack/run.sh" "$pack/compare.py"
+cp scripts/case-report.sh benches/compare.py "$pack"
+chmod +x "$pack/run.sh" "$pack/case-report.sh" "$pack/compare.py"
 printf '%s\n' "$commit" >"$pack/commit"
 
 bytes=$(du -sb "$pack" | cut -f1)

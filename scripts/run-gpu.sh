@@ -4,11 +4,18 @@
 # usage: gpu-pack/run.sh [STEP...] [OPTION...] [-- DIGITS-ARGUMENT...]
 # steps, in this order; --tests if none is named
 #   --tests            the test binaries
+#   --group GROUP      the test binaries as GROUP says; may be repeated. A group that takes longer than its budget is ended
+#                      and has failed; at its end come its cases, by operation family and kind of dtype
+#                        quick      all tests with few cases of each property: 120 s
+#                        full       all tests, at least 20000 cases: 480 s
+#                        large      tensors of more than 2^31 elements, one test at a time, up to 60 GB of device memory: 540 s
+#                        sanitizer  one case of each property under memcheck, then under racecheck: 270 s each
 #   --bench [NAMES]    kiln-bench, a table of device times; NAMES: prefixes, separated by commas
 #   --compare [NAMES]  the same operations against PyTorch, in turn (needs python3 with torch); writes compare.json
 #   --digits           trains examples/digits on cuda:0; arguments after -- go to it
 # options
 #   --filter TEXT      only tests whose name contains TEXT; may be repeated
+#   --seed N           the seed of the inputs (KILN_TEST_SEED)
 #   --threads N        test threads (default: the test binaries' own)
 #   --sanitizer TOOL   tests under compute-sanitizer: memcheck, racecheck, initcheck or synccheck; one thread and, unless
 #                      KILN_TEST_CASES is set, 2 cases a property
@@ -16,13 +23,23 @@
 #   --kernels DIR      take .cu files from DIR instead of the embedded ones: for development only
 #   --logs DIR         where the output goes (default: logs/ beside this script)
 #
-# KILN_CUDA_PATH is respected. Without it, the CUDA libraries of python3's packages come first, where there are any.
+# KILN_TEST_CASES, where set, is the number of cases of each property in every group. KILN_CUDA_PATH is respected; without
+# it, the CUDA libraries of python3's packages come first, where there are any.
 # The last lines are a summary: tests that passed, and tests, binaries and steps that failed. The exit code is 0 only if
 # something ran and all of it passed; no usable GPU is a failure.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-steps=() filters=() digits_args=()
+# Groups: cases of each property, and the budgets in seconds. The budgets hold on 16 cores, compiled kernels included.
+quick_cases=4 full_cases=20 sanitizer_cases=1
+quick_s=120 full_s=480 large_s=540 sanitizer_s=270
+# What the cases of a full run have to be: see case-report.sh.
+full_requires=(--require 20000 --per-class 100 --views 40 --gradients 30 --edge 10)
+# Every kernel family in the dtypes that differ in how they load, compute or combine.
+memcheck_filters=(::f32 ::bf16 ::u8 ::i64 ::bool creation random:: aliasing::)
+racecheck_filters=(::f32 ::bf16 ::i32 ::bool random::)
+
+steps=() groups=() filters=() digits_args=()
 bench_names= compare_names= sanitizer= threads= timeout_s=3600 logs=$here/logs
 
 usage() {
@@ -43,10 +60,18 @@ while (($#)); do
                 shift
             fi
             ;;
-        --filter | --threads | --sanitizer | --timeout | --kernels | --logs)
+        --group | --filter | --seed | --threads | --sanitizer | --timeout | --kernels | --logs)
             (($# > 1)) || fail_usage "$1 needs a value"
             case $1 in
+                --group)
+                    [[ $2 =~ ^(quick|full|large|sanitizer)$ ]] || fail_usage "there is no group $2"
+                    groups+=("$2")
+                    ;;
                 --filter) filters+=("$2") ;;
+                --seed)
+                    [[ $2 =~ ^[0-9]+$ ]] || fail_usage "--seed takes a whole number"
+                    export KILN_TEST_SEED=$2
+                    ;;
                 --threads) threads=$2 ;;
                 --sanitizer) sanitizer=$2 ;;
                 --timeout) timeout_s=$2 ;;
@@ -68,7 +93,8 @@ while (($#)); do
     esac
     shift
 done
-((${#steps[@]})) || steps=(tests)
+((${#steps[@]} + ${#groups[@]})) || steps=(tests)
+[[ -z $sanitizer ]] || ((${#groups[@]} == 0)) || fail_usage "--sanitizer is for --tests; the group is --group sanitizer"
 [[ $threads =~ ^[0-9]*$ && $timeout_s =~ ^[0-9]+$ ]] || fail_usage "--threads and --timeout take whole numbers"
 wanted() { [[ " ${steps[*]} " == *" $1 "* ]]; }
 
@@ -120,33 +146,31 @@ if ! device=$("$work/kiln-bench" --device 2>&1); then
 fi
 echo "$device"
 
-wrapper=()
-if command -v timeout >/dev/null; then
-    wrapper+=(timeout --kill-after=20 "$timeout_s")
-fi
-test_args=()
-[[ -z $threads ]] || test_args+=(--test-threads "$threads")
-if [[ -n $sanitizer ]]; then
-    tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-    if [[ -z $tool ]]; then
+# The words that run a program under compute-sanitizer.
+under_sanitizer=()
+use_sanitizer() { # tool
+    local path
+    path=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+    if [[ -z $path ]]; then
         one_failed "compute-sanitizer" "not found in PATH or /usr/local/cuda/bin"
-        finish
+        return 1
     fi
     # Calls that fail are errors of the program only if the program says so: some tests provoke them. Some binaries never
     # touch the device.
-    wrapper+=("$tool" --tool "$sanitizer" --error-exitcode 99 --require-cuda-init=no)
-    [[ $sanitizer != memcheck ]] || wrapper+=(--report-api-errors no)
-    export KILN_TEST_CASES=${KILN_TEST_CASES:-2}
-    [[ -n $threads ]] || test_args+=(--test-threads 1)
-fi
+    under_sanitizer=("$path" --tool "$1" --error-exitcode 99 --require-cuda-init=no)
+    [[ $1 != memcheck ]] || under_sanitizer+=(--report-api-errors no)
+}
 
-run_tests() { # binary
-    local name log rc line p=0 f=0 i=0 whole=no names
-    name=$(basename "$1")
-    log=$logs/tests-$name.log
+run_tests() { # binary, label of the pass or nothing, seconds, argument...
+    local binary=$1 label=$2 limit_s=$3 name log rc line p=0 f=0 i=0 whole=no names wrapper=()
+    shift 3
+    name=${label:+$label-}$(basename "$binary")
+    log=$logs/${label:-tests}-$(basename "$binary").log
+    ! command -v timeout >/dev/null || wrapper+=(timeout --kill-after=20 "$limit_s")
+    wrapper+=("${under_sanitizer[@]+"${under_sanitizer[@]}"}")
     echo "running tests: $name"
     # Both streams: what a test prints before it takes the process down is the only trace of it.
-    (cd "$work" && "${wrapper[@]+"${wrapper[@]}"}" "$1" "${filters[@]+"${filters[@]}"}" "${test_args[@]+"${test_args[@]}"}") >"$log" 2>&1
+    (cd "$work" && "${wrapper[@]+"${wrapper[@]}"}" "$binary" "$@") >"$log" 2>&1
     rc=$?
     if line=$(grep -E '^test result: ' "$log" | tail -n 1) && [[ -n $line ]]; then
         whole=yes
@@ -167,10 +191,10 @@ run_tests() { # binary
     while read -r line; do
         [[ -z $line ]] || broken+=("$name: $line")
     done <<<"$names"
-    report+=("$(printf '%-20s %5d passed %4d failed %4d ignored' "$name" "$p" "$f" "$i")")
+    report+=("$(printf '%-28s %5d passed %4d failed %4d ignored' "$name" "$p" "$f" "$i")")
     if [[ $whole == no ]]; then
         case $rc in
-            124 | 137) one_failed "$name" "ended after $timeout_s s" ;;
+            124 | 137) one_failed "$name" "ended after $limit_s s" ;;
             *) one_failed "$name" "ended early, exit code $rc" ;;
         esac
     elif ((rc != 0 && f == 0)); then
@@ -197,14 +221,84 @@ run_step() { # name, command...
     fi
 }
 
-if wanted tests; then
+# Every binary, with the arguments; together they have a budget.
+run_pass() { # label or nothing, budget in seconds, argument...
+    local label=$1 budget_s=$2 start=$SECONDS ran=$((passed + failed)) left_s binary
+    shift 2
     for binary in "$work"/tests/*; do
-        run_tests "$binary"
+        left_s=$((budget_s - (SECONDS - start)))
+        # Without a label each binary has the whole time.
+        [[ -n $label ]] || left_s=$budget_s
+        if ((left_s < 1)); then
+            one_failed "$label-$(basename "$binary")" "not started: the budget of $budget_s s is used up"
+            continue
+        fi
+        run_tests "$binary" "$label" "$left_s" "$@"
     done
-    if ((passed + failed == 0)); then
-        one_failed "tests" "no test ran${filters[*]+ (filter: ${filters[*]})}"
+    if ((passed + failed == ran)); then
+        one_failed "${label:-tests}" "no test ran${filters[*]+ (filter: ${filters[*]})}"
     fi
+    [[ -n $label ]] || return 0
+    report+=("$label: $((SECONDS - start)) s of $budget_s s")
+    if ((SECONDS - start > budget_s)); then
+        one_failed "$label" "took $((SECONDS - start)) s, more than its $budget_s s"
+    fi
+}
+
+# A pass of a group: with its own kernel cache, so that its time is what it takes on a fresh machine, and with a report.
+run_group_pass() { # label, cases, budget in seconds, argument...
+    local label=$1 cases=$2 budget_s=$3 file=$logs/cases-$1.tsv requires=()
+    shift 3
+    rm -f "$file"
+    echo "group $label: ${KILN_TEST_CASES:-$cases} cases of each property, seed ${KILN_TEST_SEED:-1}"
+    KILN_CACHE_DIR=$work/cache-${label%%-*} KILN_TEST_REPORT=$file KILN_TEST_CASES=${KILN_TEST_CASES:-$cases} \
+        run_pass "$label" "$budget_s" "$@"
+    [[ $label != full || -n ${filters[*]} ]] || requires=("${full_requires[@]}")
+    if [[ -s $file || ${#requires[@]} != 0 ]]; then
+        [[ -e $file ]] || : >"$file"
+        bash "$here/case-report.sh" "${requires[@]+"${requires[@]}"}" "$file" ||
+            one_failed "$label" "the cases are not what they have to be"
+    fi
+}
+
+run_group() { # group
+    local own=("${filters[@]+"${filters[@]}"}") threads_args=()
+    [[ -z $threads ]] || threads_args=(--test-threads "$threads")
+    case $1 in
+        quick) run_group_pass quick "$quick_cases" "$quick_s" "${own[@]+"${own[@]}"}" "${threads_args[@]+"${threads_args[@]}"}" ;;
+        full) run_group_pass full "$full_cases" "$full_s" "${own[@]+"${own[@]}"}" "${threads_args[@]+"${threads_args[@]}"}" ;;
+        large)
+            ((${#own[@]})) || own=(large::)
+            run_group_pass large 1 "$large_s" --ignored "${own[@]}" --test-threads 1
+            ;;
+        sanitizer)
+            [[ -n $threads ]] || threads_args=(--test-threads 1)
+            # Each tensor is an allocation of the driver's, so that the tool knows where it ends.
+            ((${#filters[@]})) || own=("${memcheck_filters[@]}")
+            use_sanitizer memcheck || return 0
+            KILN_ALLOCATOR=exact \
+                run_group_pass sanitizer-memcheck "$sanitizer_cases" "$sanitizer_s" "${own[@]}" "${threads_args[@]}"
+            ((${#filters[@]})) || own=("${racecheck_filters[@]}")
+            use_sanitizer racecheck || return 0
+            run_group_pass sanitizer-racecheck "$sanitizer_cases" "$sanitizer_s" "${own[@]}" "${threads_args[@]}"
+            under_sanitizer=()
+            ;;
+    esac
+}
+
+if wanted tests; then
+    test_args=()
+    [[ -z $threads ]] || test_args+=(--test-threads "$threads")
+    if [[ -n $sanitizer ]]; then
+        use_sanitizer "$sanitizer" || finish
+        export KILN_TEST_CASES=${KILN_TEST_CASES:-2}
+        [[ -n $threads ]] || test_args+=(--test-threads 1)
+    fi
+    run_pass "" "$timeout_s" "${filters[@]+"${filters[@]}"}" "${test_args[@]+"${test_args[@]}"}"
 fi
+for group in "${groups[@]+"${groups[@]}"}"; do
+    run_group "$group"
+done
 if wanted bench; then
     IFS=, read -r -a names <<<"$bench_names"
     run_step bench "$work/kiln-bench" "${names[@]+"${names[@]}"}"

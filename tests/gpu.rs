@@ -35,6 +35,8 @@ mod devices;
 mod elementwise;
 #[path = "ops/index.rs"]
 mod index;
+#[path = "ops/large.rs"]
+mod large;
 #[path = "ops/logic.rs"]
 mod logic;
 #[path = "ops/matmul.rs"]
