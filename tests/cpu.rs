@@ -145,21 +145,18 @@ fn a_wrong_op_is_reported_with_the_simplest_case() {
         let (failures, _) = family_of(settings("KILN_TEST_SEED=7"), &last_above_3, gradient);
         assert_eq!(failures.len(), 1, "two failures of one op shrink to the same case: {failures:#?}");
         let parts = [
-            "harness f32 / an op, case 0 of seed 7: ",
+            "harness f32 / an op, case ",
+            " of seed 7: ",
             "4 of 4 elements differ (tolerance ",
-            "at [3]: ",
+            "\n    at [3]: ",
             "body: Planted",
-            "arg 0: f32 [4], values [1.0, 2.0, 3.0, -1.0]",
+            "arg 0: f32 [4], values [1.0, 2.0, 3.0, -1.0]\n",
             "shrunk in ",
-            "again: KILN_TEST_SEED=7 KILN_TEST_CASES=20 KILN_TEST_ONLY=harness/f32/an_op:0 cargo test",
+            "again: KILN_TEST_SEED=7 KILN_TEST_CASES=20 KILN_TEST_ONLY=harness/f32/an_op:",
             "--test cpu -- --exact a_wrong_op_is_reported_with_the_simplest_case",
         ];
-        for part in if gradient { &parts[2..] } else { &parts[..] } {
-            assert!(
-                failures[0].contains(part) || gradient && part.contains(":0"),
-                "{part:?} is missing in: {}",
-                failures[0]
-            );
+        for part in parts {
+            assert!(failures[0].contains(part), "{part:?} is missing in: {}", failures[0]);
         }
     }
 }
@@ -184,9 +181,10 @@ fn a_fault_of_transposed_views_shrinks_to_one_transposition_and_is_repeated_by_i
     let failures = transposed_family(settings("KILN_TEST_SEED=3 KILN_TEST_CASES=20"));
     assert!(!failures.is_empty());
     for failure in &failures {
-        let minimal =
-            "arg 0: f32 [1, 4] through 1 view from [4, 1] permute [1, 0], values [1.0, 2.0, 3.0, -1.0]\n";
-        assert!(failure.contains(minimal), "{failure}");
+        // Four elements, of which a permutation makes a row: [1, 4], or [4] with a reshape behind it.
+        for part in ["from [4, 1] permute [1, 0]", ", values [1.0, 2.0, 3.0, -1.0]\n"] {
+            assert!(failure.contains(part), "{part:?} is missing in: {failure}");
+        }
         let again = failure.split("again: ").nth(1).expect("a command");
         let repeated = transposed_family(settings(again));
         assert_eq!(repeated.len(), 1);

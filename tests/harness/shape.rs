@@ -18,7 +18,7 @@ pub(crate) fn any(rng: &mut Rng, large: bool) -> Vec<usize> {
 /// As [`any`] with this many dimensions.
 pub(crate) fn of_rank(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
     rng.part(|rng| {
-        if rng.one_in(16) && large {
+        if rng.one_in(32) && large {
             let mut shape = vec![1; rank];
             match rank {
                 1 => shape[0] = rng.pick(&[65_537, 131_075, 200_003]),
@@ -30,7 +30,7 @@ pub(crate) fn of_rank(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
             }
             return shape;
         }
-        let limit = if rng.one_in(8) && large { 60_000 } else { 2_000 };
+        let limit = if rng.one_in(16) && large { 60_000 } else { 2_000 };
         let (empty, mut len) = (rng.one_in(20), 1);
         let mut shape = vec![1; rank];
         for d in rng.permutation(rank) {

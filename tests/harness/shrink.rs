@@ -12,13 +12,16 @@ pub(crate) struct Budget {
 }
 
 impl Tape {
-    /// What shrinking makes smaller: how many choices are not the simplest, then their sum.
-    fn weight(&self) -> (usize, u64) {
-        // A seed of elements is simple or not; its size says nothing.
-        let own = self.choices.iter().fold((0, 0u64), |(count, sum), &c| {
-            (count + (c > 0) as usize, sum.saturating_add(c.min(1 << 40)))
-        });
-        self.parts.iter().map(Tape::weight).fold(own, |a, b| (a.0 + b.0, a.1.saturating_add(b.1)))
+    /// What shrinking makes smaller: how many choices are not the simplest, then their sum, then how late they come.
+    fn weight(&self) -> (usize, u64, usize) {
+        let mut weight = (0, 0u64, 0);
+        for (k, &choice) in self.choices.iter().enumerate().filter(|(_, c)| **c > 0) {
+            // A seed of elements is simple or not; its size says nothing.
+            weight = (weight.0 + 1, weight.1.saturating_add(choice.min(1 << 40)), weight.2 + k);
+        }
+        let add =
+            |a: (usize, u64, usize), b: (usize, u64, usize)| (a.0 + b.0, a.1.saturating_add(b.1), a.2 + b.2);
+        self.parts.iter().map(Tape::weight).fold(weight, add)
     }
 
     /// The tapes in this one, itself first, each before its parts.

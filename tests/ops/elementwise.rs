@@ -122,7 +122,7 @@ fn binary(dtype: DType) {
     let mut family = Family::new("elementwise", dtype);
     for &(name, a, b) in FLOAT_BINARY {
         let backward = name.ends_with("backward");
-        family.cases(name, if backward { 0.5 } else { 1.5 }, |family, rng| {
+        family.cases(name, if backward { 0.5 } else { 2.0 }, |family, rng| {
             let (out, left, right) = shape::broadcast_pair(rng, large());
             let (left, right) =
                 if backward || name == "prelu" { (out.clone(), out.clone()) } else { (left, right) };

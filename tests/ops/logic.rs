@@ -47,7 +47,7 @@ compare_body! {
 fn float_compare(dtype: DType) {
     let mut family = Family::new("logic", dtype);
     for &name in COMPARE {
-        family.cases(name, 0.8, |family, rng| {
+        family.cases(name, 1.0, |family, rng| {
             let (_, left, right) = shape::broadcast_pair(rng, large());
             let domain = rng.pick(&[Domain::Whole, Domain::Special]);
             let args = [left, right].map(|s| Arg::random(rng, &s, dtype, domain));

@@ -184,7 +184,7 @@ fn reduce(dtype: DType) {
 fn cumulative(dtype: DType) {
     let mut family = Family::new("cumulative", dtype);
     for &op in SCANS {
-        along(&mut family, op, share(dtype, 1.6), dtype);
+        along(&mut family, op, share(dtype, 2.0), dtype);
     }
     family.finish();
 }
@@ -245,7 +245,7 @@ impl Body for Softmax {
 fn softmax(dtype: DType) {
     let mut family = Family::new("softmax", dtype);
     for op in ["softmax", "log_softmax", "softmin"] {
-        family.cases(op, 2.0, |family, rng| {
+        family.cases(op, 2.5, |family, rng| {
             let mut shape = shape::any(rng, large());
             let dim = if rng.one_in(2) { rng.below(shape.len()) } else { shape.len() - 1 };
             shape[dim] = shape[dim].max(1);
