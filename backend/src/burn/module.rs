@@ -97,12 +97,12 @@ impl ModuleOps<Cuda> for Cuda {
     }
 
     fn conv_transpose2d(
-        _x: CudaTensor,
-        _weight: CudaTensor,
-        _bias: Option<CudaTensor>,
-        _options: ConvTransposeOptions<2>,
+        x: CudaTensor,
+        weight: CudaTensor,
+        bias: Option<CudaTensor>,
+        options: ConvTransposeOptions<2>,
     ) -> CudaTensor {
-        unsupported!(conv_transpose2d)
+        run!(x => conv::conv_transpose2d(&x, &weight, bias.as_ref(), &options))
     }
 
     fn conv_transpose3d(

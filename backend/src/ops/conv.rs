@@ -1,9 +1,9 @@
-//! Two-dimensional convolution with groups, and its gradients: columns (`im2col`) and matrix products.
+//! Two-dimensional convolution with groups, its gradients and its transpose: columns (`im2col`) and matrix products.
 //!
 //! Letters: B batch, C channels in, O channels out, g groups, K = C/g * kernel elements, L = output pixels. A weight is
 //! `[O, C/g, kh, kw]`. Columns are made for as many images at once as fit into [`COLUMNS_BYTES`].
 
-use burn_backend::ops::ConvOptions;
+use burn_backend::ops::{ConvOptions, ConvTransposeOptions};
 use burn_backend::{Shape, TensorMetadata};
 use burn_std::DType;
 
@@ -202,10 +202,73 @@ pub(crate) fn conv2d_x_backward(
     dy: &CudaTensor,
     options: &ConvOptions<2>,
 ) -> Result<CudaTensor> {
-    const OP: &str = "conv2d_x_backward";
-    check_operands(OP, w, dy)?;
-    let conv = Conv::new(OP, x_dims, w.dims(), options)?;
-    check::shape(OP, dy, &conv.y_shape())?;
+    x_gradient("conv2d_x_backward", x_dims, w, dy, options)
+}
+
+/// Transposed convolution: what [`conv2d`] with this weight is to its input, plus `bias` for each output channel.
+///
+/// Shapes: `x [B, C, H, W]`, `w [C, O/g, kh, kw]`, `bias [O]` -> `[B, O, OH, OW]`, `OH = (H - 1) * stride +
+/// dilation * (kh - 1) + 1 + padding_out - 2 * padding`, and OW alike.
+///
+/// # Errors
+/// As for [`conv2d`]; `Error::Argument` for a `padding_out` that is not below the stride.
+pub(crate) fn conv_transpose2d(
+    x: &CudaTensor,
+    w: &CudaTensor,
+    bias: Option<&CudaTensor>,
+    options: &ConvTransposeOptions<2>,
+) -> Result<CudaTensor> {
+    const OP: &str = "conv_transpose2d";
+    let shape = |detail: &str| Error::Shape {
+        op: OP,
+        detail: detail.into(),
+        shapes: vec![x.dims().to_vec(), w.dims().to_vec()],
+    };
+    let (&[batch, channels, height, width], &[w_channels, per_group, kernel_h, kernel_w]) =
+        (x.dims(), w.dims())
+    else {
+        return Err(shape("the input must be [B, C, H, W] and the weight [C, O / groups, KH, KW]"));
+    };
+    if channels != w_channels {
+        return Err(shape("the weight must have as many rows as the input has channels"));
+    }
+    let ConvTransposeOptions { stride, padding, padding_out, dilation, groups } = *options;
+    let out_channels = per_group.checked_mul(groups).ok_or_else(|| shape("too many groups"))?;
+    let (size, kernel) = ([height, width], [kernel_h, kernel_w]);
+    let mut out = [0; 2];
+    for d in 0..2 {
+        if padding_out[d] >= stride[d].max(1) {
+            let detail = format!("the output padding {padding_out:?} must be below the stride {stride:?}");
+            return Err(Error::Argument { op: OP, detail });
+        }
+        let reach = kernel[d].checked_sub(1).and_then(|k| k.checked_mul(dilation[d]));
+        let full = size[d].checked_sub(1).and_then(|n| n.checked_mul(stride[d])).zip(reach);
+        let full = full.and_then(|(a, b)| a.checked_add(b)?.checked_add(padding_out[d] + 1));
+        let cut = full.and_then(|full| full.checked_sub(padding[d].checked_mul(2)?));
+        out[d] = cut.ok_or_else(|| shape("no output is left, or it is too large"))?;
+    }
+    let options = ConvOptions { stride, padding, dilation, groups };
+    let y = x_gradient(OP, &[batch, out_channels, out[0], out[1]], w, x, &options)?;
+    match bias {
+        Some(bias) => {
+            check_operands(OP, x, bias)?;
+            check::shape(OP, bias, &[out_channels])?;
+            binary(&ADD, y, bias.reshape(&[1, out_channels, 1, 1])?)
+        }
+        None => Ok(y),
+    }
+}
+
+fn x_gradient(
+    op: &'static str,
+    x_dims: &[usize],
+    w: &CudaTensor,
+    dy: &CudaTensor,
+    options: &ConvOptions<2>,
+) -> Result<CudaTensor> {
+    check_operands(op, w, dy)?;
+    let conv = Conv::new(op, x_dims, w.dims(), options)?;
+    check::shape(op, dy, &conv.y_shape())?;
     let Conv { batch, out_channels, groups, windows } = conv;
     let w = transposed(&conv.matrices(w)?);
     let columns = |first: usize, count: usize| {
@@ -215,7 +278,7 @@ pub(crate) fn conv2d_x_backward(
     if conv.is_pointwise() {
         return columns(0, batch)?.reshape(x_dims);
     }
-    let dx = CudaTensor::empty(dy.device(), conv.x_shape(batch), dy.dtype(), OP)?;
+    let dx = CudaTensor::empty(dy.device(), conv.x_shape(batch), dy.dtype(), op)?;
     if dx.is_empty() {
         return Ok(dx);
     }
