@@ -21,6 +21,8 @@ use crate::error::Result;
 
 pub(crate) mod cumulative;
 pub(crate) mod elementwise;
+#[cfg(test)]
+mod gate;
 pub(crate) mod gather;
 pub(crate) mod im2col;
 pub(crate) mod int_matmul;
@@ -117,6 +119,11 @@ impl KernelSpec<'_> {
 
     /// The text to compile, and a name for messages.
     pub(crate) fn source(&self) -> Result<Source> {
+        let Parts { name, before, defs, body } = self.parts()?;
+        Ok(Source { name, text: before + &defs + &body, options: Vec::new() })
+    }
+
+    fn parts(&self) -> Result<Parts> {
         fn append(text: &mut String, file: &'static KernelFile, seen: &mut Vec<&'static str>) -> Result<()> {
             if seen.contains(&file.name) {
                 return Ok(());
@@ -130,11 +137,11 @@ impl KernelSpec<'_> {
             text.push('\n');
             Ok(())
         }
-        let mut text = String::new();
+        let (mut before, mut defs, mut body) = (String::new(), String::new(), String::new());
         let mut seen = Vec::new();
-        append(&mut text, &PRELUDE, &mut seen)?;
+        append(&mut before, &PRELUDE, &mut seen)?;
         for include in self.file.includes {
-            append(&mut text, include, &mut seen)?;
+            append(&mut before, include, &mut seen)?;
         }
         let mut name = format!("{}:{}", self.file.name, self.entry);
         for (key, def) in self.defs {
@@ -143,12 +150,21 @@ impl KernelSpec<'_> {
                 Def::Int(value) => value.to_string(),
                 Def::Text(text) => text.to_string(),
             };
-            text.push_str(&format!("#define {key} {value}\n"));
+            defs.push_str(&format!("#define {key} {value}\n"));
             name.push_str(&format!(" {key}={value}"));
         }
-        append(&mut text, self.file, &mut seen)?;
-        Ok(Source { name, text, options: Vec::new() })
+        append(&mut body, self.file, &mut seen)?;
+        Ok(Parts { name, before, defs, body })
     }
+}
+
+/// The text of an instance, in the order in which it is compiled.
+struct Parts {
+    name: String,
+    /// The prelude and what the file includes.
+    before: String,
+    defs: String,
+    body: String,
 }
 
 struct Loaded {
