@@ -160,11 +160,18 @@ pub(crate) fn cumulative(
 #[cfg(test)]
 pub(super) fn instances() -> Vec<Instance> {
     use CumulativeOp::{Max, Min, Prod, Sum};
+    use Elem::{BF16, F16, F32, F64, I64, U8};
     let mut all = Vec::new();
-    for elem in [Elem::F32, Elem::F64, Elem::F16, Elem::BF16, Elem::I64, Elem::U8] {
-        // A long row, short rows, and columns enough for the longest packs, each aligned and not.
-        let sizes = [(1, 1 << 24, 1), (1 << 20, 1024, 1), (1, 1 << 20, 1 << 20)];
-        for (op, aligned) in [(Sum, 16), (Prod, 16), (Max, 16), (Min, 16), (Sum, elem.size_bytes() as u64)] {
+    // A long row, short rows, and columns enough for the longest packs.
+    let sizes = [(1, 1 << 24, 1), (1 << 20, 1024, 1), (1, 1 << 20, 1 << 20)];
+    for (op, elems, aligned) in [
+        (Sum, &[F32, F64, F16, BF16, I64, U8][..], 16),
+        (Prod, &[F32, I64], 16),
+        (Max, &[F32, F64, BF16, U8], 16),
+        (Min, &[F32], 16),
+        (Sum, &[F32, BF16], 2),
+    ] {
+        for &elem in elems {
             for plan in sizes.map(|sizes| plan(sizes, elem, 132, |bytes| bytes <= aligned)) {
                 for totals in [true, false] {
                     let (entry, defs) = defs(op, elem, &plan, totals);

@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::{Def, KernelFile, KernelSpec, Parts};
+use super::{Def, KernelFile, KernelSpec};
+use crate::compile::Source;
 
 mod limits;
 mod nvcc;
@@ -23,16 +24,16 @@ const ARCHS: &[&str] = &["sm_80", "sm_90a"];
 pub(super) struct Instance {
     file: &'static str,
     entry: &'static str,
-    parts: Parts,
+    source: Source,
     macros: Vec<&'static str>,
     archs: &'static [&'static str],
 }
 
 impl Instance {
     pub(super) fn new(file: &'static KernelFile, entry: &'static str, defs: &[(&'static str, Def)]) -> Self {
-        let parts = KernelSpec { file, entry, defs }.parts().unwrap_or_else(|error| panic!("{error}"));
+        let source = KernelSpec { file, entry, defs }.source().unwrap_or_else(|error| panic!("{error}"));
         let macros = defs.iter().map(|&(name, _)| name).collect();
-        Instance { file: file.name, entry, parts, macros, archs: ARCHS }
+        Instance { file: file.name, entry, source, macros, archs: ARCHS }
     }
 
     /// A kernel that other architectures do not have the instructions for.
@@ -61,7 +62,7 @@ fn instances() -> Vec<Instance> {
         scatter::instances(),
         softmax::instances(),
     ];
-    let by_name = all.into_iter().flatten().map(|i| (i.parts.name.clone(), i));
+    let by_name = all.into_iter().flatten().map(|i| (i.source.name.clone(), i));
     by_name.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
@@ -100,7 +101,7 @@ fn every_kernel_compiles_within_its_limits() {
     }
     problems.extend(table.check(&measured));
     let compiled =
-        instances.iter().flat_map(|i| i.archs.iter().map(|&arch| (&*i.parts.name, arch))).collect();
+        instances.iter().flat_map(|i| i.archs.iter().map(|&arch| (&*i.source.name, arch))).collect();
     problems.extend(table.stale(&compiled));
     assert!(
         problems.is_empty(),

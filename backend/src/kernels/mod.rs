@@ -119,11 +119,6 @@ impl KernelSpec<'_> {
 
     /// The text to compile, and a name for messages.
     pub(crate) fn source(&self) -> Result<Source> {
-        let Parts { name, before, defs, body } = self.parts()?;
-        Ok(Source { name, text: before + &defs + &body, options: Vec::new() })
-    }
-
-    fn parts(&self) -> Result<Parts> {
         fn append(text: &mut String, file: &'static KernelFile, seen: &mut Vec<&'static str>) -> Result<()> {
             if seen.contains(&file.name) {
                 return Ok(());
@@ -137,11 +132,11 @@ impl KernelSpec<'_> {
             text.push('\n');
             Ok(())
         }
-        let (mut before, mut defs, mut body) = (String::new(), String::new(), String::new());
+        let mut text = String::new();
         let mut seen = Vec::new();
-        append(&mut before, &PRELUDE, &mut seen)?;
+        append(&mut text, &PRELUDE, &mut seen)?;
         for include in self.file.includes {
-            append(&mut before, include, &mut seen)?;
+            append(&mut text, include, &mut seen)?;
         }
         let mut name = format!("{}:{}", self.file.name, self.entry);
         for (key, def) in self.defs {
@@ -150,21 +145,12 @@ impl KernelSpec<'_> {
                 Def::Int(value) => value.to_string(),
                 Def::Text(text) => text.to_string(),
             };
-            defs.push_str(&format!("#define {key} {value}\n"));
+            text.push_str(&format!("#define {key} {value}\n"));
             name.push_str(&format!(" {key}={value}"));
         }
-        append(&mut body, self.file, &mut seen)?;
-        Ok(Parts { name, before, defs, body })
+        append(&mut text, self.file, &mut seen)?;
+        Ok(Source { name, text, options: Vec::new() })
     }
-}
-
-/// The text of an instance, in the order in which it is compiled.
-struct Parts {
-    name: String,
-    /// The prelude and what the file includes.
-    before: String,
-    defs: String,
-    body: String,
 }
 
 struct Loaded {

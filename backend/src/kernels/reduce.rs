@@ -381,11 +381,11 @@ pub(super) fn instances() -> Vec<Instance> {
     };
     for (op, elems) in [
         (ReduceOp::Sum, &[F32, F64, F16, BF16, I64, U8][..]),
-        (ReduceOp::Mean, &[F32, F64, BF16, I64, U8]),
-        (ReduceOp::Prod, &[F32, F64, BF16, I64, U8]),
+        (ReduceOp::Mean, &[F32, F64, I64]),
+        (ReduceOp::Prod, &[F32, BF16, I64]),
         (ReduceOp::Max, &[F32, F64, BF16, I64, U8]),
         (ReduceOp::Min, &[F32]),
-        (ReduceOp::MaxAbs, &[F32, F64, I64]),
+        (ReduceOp::MaxAbs, &[F32, I64]),
     ] {
         elems.iter().for_each(|&elem| add(op, elem, elem, elem, false));
     }
@@ -395,10 +395,8 @@ pub(super) fn instances() -> Vec<Instance> {
         add(ReduceOp::Any, elem, B8, B8, false);
     }
     add(ReduceOp::All, B8, B8, B8, false);
-    for wide in [false, true] {
-        for elem in [F32, F64, BF16, I64, U8] {
-            add(ReduceOp::MaxAt, elem, elem, I64, wide);
-        }
+    for (wide, elems) in [(false, &[F32, F64, BF16, I64, U8][..]), (true, &[F32, F64])] {
+        elems.iter().for_each(|&elem| add(ReduceOp::MaxAt, elem, elem, I64, wide));
     }
     add(ReduceOp::MinAt, F32, F32, I32, false);
     let defs = |case| {

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::Instance;
 use super::limits::Measured;
+use crate::compile::Source;
 
 /// The release that the table was measured with; another one's register allocation differs.
 const RELEASE: &str = "13.0";
@@ -22,7 +23,7 @@ const RELEASE: &str = "13.0";
 const OPTIONS: [&str; 5] = ["-cubin", "-O3", "-std=c++17", "-Xptxas", "-v"];
 
 /// Instances in one run of nvcc: parsing CUDA's own header takes longer than compiling five kernels.
-const BATCH: usize = 16;
+const BATCH: usize = 24;
 
 /// What a kernel uses on one architecture: registers of a thread, bytes of static shared memory of a block, bytes of a
 /// thread's stack, and bytes of its spill stores and loads.
@@ -108,13 +109,13 @@ impl Nvcc {
             }
         });
         let mut measured: Vec<Measured> =
-            known.iter().map(|job| (&*job.instance.parts.name, job.arch, cache.entries[&job.key])).collect();
+            known.iter().map(|job| (&*job.instance.source.name, job.arch, cache.entries[&job.key])).collect();
         let mut problems = Vec::new();
         for (batch, result) in results.into_inner().unwrap() {
             match result {
                 Ok(usages) => {
                     for (job, usage) in batch.iter().zip(usages) {
-                        measured.push((&*job.instance.parts.name, job.arch, usage));
+                        measured.push((&*job.instance.source.name, job.arch, usage));
                     }
                 }
                 Err(why) => problems.push(why),
@@ -126,9 +127,8 @@ impl Nvcc {
 
     /// The identity of a measurement.
     fn key(&self, instance: &Instance, arch: &str) -> String {
-        let parts = &instance.parts;
         let mut hash = Sha256::new();
-        for part in [&self.version, &OPTIONS.join(" "), arch, &parts.before, &parts.defs, &parts.body] {
+        for part in [&self.version, &OPTIONS.join(" "), arch, instance.entry, &instance.source.text] {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
@@ -188,23 +188,18 @@ fn symbol(i: usize) -> String {
     format!("kiln_gate_{i}")
 }
 
-/// The text of several instances of one file. Each is in a namespace of its own, under a name of its own and with its own
-/// macros, so it compiles to the same code as alone.
+/// The text of several instances. Each is in a namespace of its own, under a name of its own and with its own macros, so
+/// it compiles to the same code as alone.
 fn batch_text(instances: &[&Instance]) -> String {
-    let before = &instances[0].parts.before;
-    let shared = macros(before);
-    let mut text = before.clone();
+    let mut text = String::new();
     for (i, instance) in instances.iter().enumerate() {
-        let parts = &instance.parts;
-        assert_eq!(&parts.before, before, "a batch is of one file");
-        let (entry, symbol) = (instance.entry, symbol(i));
+        let (Source { name, text: own, .. }, entry, symbol) = (&instance.source, instance.entry, symbol(i));
         // Messages then name the instance.
-        let name = parts.name.replace('\\', "\\\\").replace('"', "\\\"");
-        text += &format!("{}#define {entry} {symbol}\nnamespace in_{symbol} {{\n", parts.defs);
-        text += &format!("#line 1 \"{name}\"\n{}}}\n#undef {entry}\n", parts.body);
-        for name in macros(&parts.defs).union(&macros(&parts.body)).filter(|&name| !shared.contains(name)) {
-            text += &format!("#undef {name}\n");
-        }
+        let name = name.replace('\\', "\\\\").replace('"', "\\\"");
+        text += &format!(
+            "#define {entry} {symbol}\nnamespace in_{symbol} {{\n#line 1 \"{name}\"\n{own}\n}}\n#undef {entry}\n"
+        );
+        macros(own).into_iter().for_each(|name| text += &format!("#undef {name}\n"));
     }
     text
 }
