@@ -2,6 +2,8 @@
 
 use burn_std::DType;
 
+#[cfg(test)]
+use super::gate::Instance;
 use super::softmax::{Defs, all_aligned, around, pack_len};
 use super::{COMMON_REDUCE, Def, KernelSpec, WRAPPING, kernel_file};
 use crate::driver::launch::Launch;
@@ -84,6 +86,32 @@ fn plan(
     Plan { v, block, row: None, blocks: (kept / v).div_ceil(block), chunk, chunks }
 }
 
+/// Entry point and macros. `totals`: of the launch that writes the chunks' totals.
+fn defs(op: CumulativeOp, elem: Elem, plan: &Plan, totals: bool) -> (&'static str, Defs) {
+    let mut defs = Defs::from_slice(&[
+        ("T", Def::Type(elem)),
+        ("OP", Def::Text(op.name())),
+        ("V", Def::Int(plan.v as i64)),
+        ("BLOCK", Def::Int(plan.block as i64)),
+        ("TOTALS", Def::Int(totals as i64)),
+    ]);
+    let entry = match plan.row {
+        Some((group, items)) => {
+            defs.extend([
+                ("CASE_ROWS", Def::Int(1)),
+                ("GROUP", Def::Int(group as i64)),
+                ("ITEMS", Def::Int(items as i64)),
+            ]);
+            "cumulative_rows"
+        }
+        None => {
+            defs.push(("CASE_COLUMNS", Def::Int(1)));
+            "cumulative_columns"
+        }
+    };
+    (entry, defs)
+}
+
 /// `y[r] = op(x[0], .., x[r])` along `dim`; both row-major and of the same shape, `y` may be `x`.
 pub(crate) fn cumulative(
     name: &'static str,
@@ -110,27 +138,7 @@ pub(crate) fn cumulative(
         if with_totals && totals.is_none() {
             continue;
         }
-        let mut defs = Defs::from_slice(&[
-            ("T", Def::Type(elem)),
-            ("OP", Def::Text(op.name())),
-            ("V", Def::Int(plan.v as i64)),
-            ("BLOCK", Def::Int(plan.block as i64)),
-            ("TOTALS", Def::Int(with_totals as i64)),
-        ]);
-        let entry = match plan.row {
-            Some((group, items)) => {
-                defs.extend([
-                    ("CASE_ROWS", Def::Int(1)),
-                    ("GROUP", Def::Int(group as i64)),
-                    ("ITEMS", Def::Int(items as i64)),
-                ]);
-                "cumulative_rows"
-            }
-            None => {
-                defs.push(("CASE_COLUMNS", Def::Int(1)));
-                "cumulative_columns"
-            }
-        };
+        let (entry, defs) = defs(op, elem, &plan, with_totals);
         let kernel = device.kernel(&KernelSpec { file: &CUMULATIVE, entry, defs: &defs })?;
         let launch =
             Launch::new(device, kernel).arg(y.ptr()).arg(totals.as_ref().map_or(0, CudaTensor::ptr)).read(x);
@@ -146,6 +154,36 @@ pub(crate) fn cumulative(
         launch.run([(plan.blocks * plan.chunks) as u32, 1, 1], plan.block as u32, 0)?;
     }
     Ok(())
+}
+
+/// What the compile gate compiles.
+#[cfg(test)]
+pub(super) fn instances() -> Vec<Instance> {
+    use CumulativeOp::{Max, Min, Prod, Sum};
+    use Elem::{BF16, F16, F32, F64, I64, U8};
+    let mut all = Vec::new();
+    // A long row, short rows, and columns enough for the longest packs.
+    let sizes = [(1, 1 << 24, 1), (1 << 20, 1024, 1), (1, 1 << 20, 1 << 20)];
+    for (op, elems, aligned) in [
+        (Sum, &[F32, F64, F16, BF16, I64, U8][..], 16),
+        (Prod, &[F32, I64], 16),
+        (Max, &[F32, F64, BF16, U8], 16),
+        (Min, &[F32], 16),
+        (Sum, &[F32, BF16], 2),
+    ] {
+        for &elem in elems {
+            for plan in sizes.map(|sizes| plan(sizes, elem, 132, |bytes| bytes <= aligned)) {
+                for totals in [true, false] {
+                    let (entry, defs) = defs(op, elem, &plan, totals);
+                    // Short rows have one chunk, so no totals.
+                    if !(totals && plan.row.is_some_and(|(group, _)| group == 32)) {
+                        all.push(Instance::new(&CUMULATIVE, entry, &defs));
+                    }
+                }
+            }
+        }
+    }
+    all
 }
 
 #[cfg(test)]

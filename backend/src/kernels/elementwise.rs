@@ -2,6 +2,8 @@
 
 use smallvec::SmallVec;
 
+#[cfg(test)]
+use super::gate::Instance;
 use super::{Def, KernelSpec, WRAPPING, kernel_file};
 use crate::compile::Source;
 use crate::driver::launch::{FastDiv, Launch, ScalarArg, kernel_arg};
@@ -245,6 +247,77 @@ fn nest_arg(nest: &Nest<OPERANDS>, v: usize) -> NestArg {
         arg.stride[d] = stride;
     }
     arg
+}
+
+/// What the compile gate compiles: every operation over contiguous operands, and the other cases with operations from
+/// one to three inputs.
+#[cfg(test)]
+pub(super) fn instances() -> Vec<Instance> {
+    use crate::ops::elementwise::{self as ew, examples};
+    use Elem::{B8, BF16, F16, F32, F64, I32, I64, U8};
+    let mut all = Vec::new();
+    let mut add = |op: &Op, elems: &[Elem], case: Case, v: usize, narrow_index: bool| {
+        let scalar_elem = elems.get(1).copied().unwrap_or(elems[0]);
+        let variant = Variant { case, v, broadcast: 0, narrow_index };
+        all.push(Instance::new(&ELEMENTWISE, "elementwise", &defs(op, elems, scalar_elem, &variant)));
+    };
+    for op in ew::ALL {
+        for elem in examples::dtypes(op) {
+            // What only compares or moves needs no more registers in one type of a width than in another.
+            if op.expr.contains("m_") || [F32, I64, B8].contains(&elem) {
+                let elems = examples::operands(op, elem);
+                add(op, &elems, Case::Contiguous, pack_len(&elems), true);
+            }
+        }
+    }
+    let varied: [(&Op, &[Elem]); 16] = [
+        (&ew::FILL, &[F32]),
+        (&ew::COPY, &[F32; 2]),
+        (&ew::COPY, &[U8; 2]),
+        (&ew::SIN, &[F64; 2]),
+        (&ew::CLAMP, &[BF16; 2]),
+        (&ew::ADD, &[F32; 3]),
+        (&ew::ADD, &[F64; 3]),
+        (&ew::ADD, &[F16; 3]),
+        (&ew::ADD, &[BF16; 3]),
+        (&ew::ADD, &[I64; 3]),
+        (&ew::ADD, &[U8; 3]),
+        (&ew::POW, &[F32; 3]),
+        (&ew::POW, &[F64; 3]),
+        (&ew::GELU_BACKWARD, &[BF16; 3]),
+        (&ew::MASK_WHERE, &[F32, F32, B8, F32]),
+        (&ew::MASK_WHERE, &[F64, F64, B8, F64]),
+    ];
+    for (op, elems) in varied {
+        let v = pack_len(elems);
+        add(op, elems, Case::Contiguous, v, true);
+        add(op, elems, Case::Contiguous, 1, true);
+        for narrow_index in [true, false] {
+            add(op, elems, Case::Rows, v, narrow_index);
+            add(op, elems, Case::Strided, 1, narrow_index);
+        }
+    }
+    // Casts, between the widest and the narrowest too.
+    for (to, from) in [
+        (F32, F64),
+        (F64, F32),
+        (BF16, F32),
+        (F32, BF16),
+        (BF16, F64),
+        (F16, F64),
+        (F64, U8),
+        (U8, F64),
+        (I64, F32),
+        (F32, I64),
+        (I64, F64),
+        (U8, I64),
+        (I32, BF16),
+        (F32, B8),
+        (B8, F32),
+    ] {
+        add(&ew::COPY, &[to, from], Case::Contiguous, pack_len(&[to, from]), true);
+    }
+    all
 }
 
 #[cfg(test)]

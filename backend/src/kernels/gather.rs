@@ -2,6 +2,8 @@
 
 use smallvec::SmallVec;
 
+#[cfg(test)]
+use super::gate::Instance;
 use super::{Def, KernelSpec, LOOPS, kernel_file};
 use crate::driver::launch::{FastDiv, Launch, kernel_arg};
 use crate::dtype::Elem;
@@ -110,6 +112,16 @@ fn pack_len(nest: &Nest<2>, dim_stride: i64, elem_bytes: usize, aligned: impl Fn
     v
 }
 
+fn defs(elem_bytes: usize, index: Elem, v: usize, offset: Def) -> [(&'static str, Def); 4] {
+    let word = match elem_bytes {
+        1 => Elem::U8,
+        2 => Elem::U16,
+        4 => Elem::U32,
+        _ => Elem::U64,
+    };
+    [("T", Def::Type(word)), ("IDX_T", Def::Type(index)), ("V", Def::Int(v as i64)), ("OFFSET", offset)]
+}
+
 /// `y[i] = x[i with index[i] in dimension dim]`, for a row-major `y` of the result's shape and i32 or i64 indices.
 pub(crate) fn gather(
     op: &'static str,
@@ -132,18 +144,7 @@ pub(crate) fn gather(
     let bytes = x.elem().size_bytes();
     let dim_stride = x.layout().strides()[dim];
     let v = pack_len(&nest, dim_stride, bytes, |bytes| x.aligned_to(bytes) && y.aligned_to(bytes));
-    let word = match bytes {
-        1 => Elem::U8,
-        2 => Elem::U16,
-        4 => Elem::U32,
-        _ => Elem::U64,
-    };
-    let defs = [
-        ("T", Def::Type(word)),
-        ("IDX_T", Def::Type(index.elem())),
-        ("V", Def::Int(v as i64)),
-        ("OFFSET", offset_type(&nest)),
-    ];
+    let defs = defs(bytes, index.elem(), v, offset_type(&nest));
     let device = y.device();
     let kernel = device.kernel(&KernelSpec { file: &GATHER, entry: "gather", defs: &defs })?;
     let packs = (y.len() / v) as u64;
@@ -157,6 +158,27 @@ pub(crate) fn gather(
         .arg(LoopsArg::new(&nest, v))
         .faults(op)
         .run([blocks(packs), 1, 1], THREADS as u32, 0)
+}
+
+/// Both types of [`offset_type`].
+#[cfg(test)]
+pub(super) const OFFSET_TYPES: [Def; 2] = [Def::Type(Elem::I32), Def::Type(Elem::I64)];
+
+/// What the compile gate compiles.
+#[cfg(test)]
+pub(super) fn instances() -> Vec<Instance> {
+    let mut all = Vec::new();
+    for bytes in [1, 2, 4, 8] {
+        for v in [1, 16 / bytes] {
+            for index in [Elem::I32, Elem::I64] {
+                all.extend(
+                    OFFSET_TYPES
+                        .map(|offset| Instance::new(&GATHER, "gather", &defs(bytes, index, v, offset))),
+                );
+            }
+        }
+    }
+    all
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Launchers of `im2col.cu`: a convolution's columns and back.
 
+#[cfg(test)]
+use super::gate::Instance;
 use super::gather::{THREADS, blocks};
 use super::{Def, KernelSpec, kernel_file};
 use crate::driver::launch::{Launch, kernel_arg};
@@ -58,6 +60,15 @@ impl Windows {
     }
 }
 
+fn defs(case: &'static str, elem: Elem, threads: u64) -> [(&'static str, Def); 3] {
+    [
+        ("T", Def::Type(elem)),
+        // Divisions of 32-bit numbers are several times cheaper than those of 64-bit ones.
+        ("INDEX", Def::Type(if threads < 1 << 31 { Elem::U32 } else { Elem::U64 })),
+        (case, Def::Int(1)),
+    ]
+}
+
 fn run(
     case: &'static str,
     entry: &'static str,
@@ -66,12 +77,7 @@ fn run(
     threads: u64,
     arg: ConvArg,
 ) -> Result<()> {
-    let defs = [
-        ("T", Def::Type(to.elem())),
-        // Divisions of 32-bit numbers are several times cheaper than those of 64-bit ones.
-        ("INDEX", Def::Type(if threads < 1 << 31 { Elem::U32 } else { Elem::U64 })),
-        (case, Def::Int(1)),
-    ];
+    let defs = defs(case, to.elem(), threads);
     let device = to.device();
     let kernel = device.kernel(&KernelSpec { file: &IM2COL, entry, defs: &defs })?;
     Launch::new(device, kernel).write(to).read(from).arg(arg).run([blocks(threads), 1, 1], THREADS as u32, 0)
@@ -98,4 +104,16 @@ pub(crate) fn col2im(dx: &CudaTensor, col: &CudaTensor, windows: &Windows) -> Re
     let image = windows.channels * windows.kernel[0] * windows.kernel[1] * row;
     let arg = windows.arg(dx.dims()[0], [0; 4], (image as i64, row as i64));
     run("CASE_COL2IM", "col2im", dx, col, dx.len() as u64, arg)
+}
+
+/// What the compile gate compiles.
+#[cfg(test)]
+pub(super) fn instances() -> Vec<Instance> {
+    let mut all = Vec::new();
+    for elem in [Elem::F32, Elem::F64, Elem::F16, Elem::BF16] {
+        for (case, entry) in [("CASE_IM2COL", "im2col"), ("CASE_COL2IM", "col2im")] {
+            all.extend([1, 1 << 31].map(|n| Instance::new(&IM2COL, entry, &defs(case, elem, n))));
+        }
+    }
+    all
 }

@@ -1,5 +1,7 @@
 //! Launcher of `int_matmul.cu`.
 
+#[cfg(test)]
+use super::gate::Instance;
 use super::gather::THREADS;
 use super::{Def, KernelSpec, kernel_file};
 use crate::driver::launch::{Launch, kernel_arg};
@@ -31,6 +33,12 @@ struct MatmulArg {
     b_batch: [i64; MAX_BATCH_DIMS],
 }
 kernel_arg!(MatmulArg);
+
+fn defs(elem: Elem) -> [(&'static str, Def); 2] {
+    // Sums modulo 2^32 keep all that a result of 32 bits or less needs.
+    let wide = if elem.size_bytes() == 8 { Elem::U64 } else { Elem::U32 };
+    [("T", Def::Type(elem)), ("WIDE", Def::Type(wide))]
+}
 
 /// `c [.., M, N] = a [.., M, K] b [.., K, N]`, where `a` and `b` are expanded to `c`'s batch dimensions and `c` is
 /// row-major and not empty.
@@ -66,12 +74,17 @@ pub(crate) fn int_matmul(c: &CudaTensor, a: &CudaTensor, b: &CudaTensor) -> Resu
     if tiles > i32::MAX as u64 {
         return Err(Error::Argument { op: "int_matmul", detail: format!("{m} x {n} results are too many") });
     }
-    // Sums modulo 2^32 keep all that a result of 32 bits or less needs.
-    let wide = if c.elem().size_bytes() == 8 { Elem::U64 } else { Elem::U32 };
-    let defs = [("T", Def::Type(c.elem())), ("WIDE", Def::Type(wide))];
+    let defs = defs(c.elem());
     let device = c.device();
     let kernel = device.kernel(&KernelSpec { file: &INT_MATMUL, entry: "int_matmul", defs: &defs })?;
     // A grid has at most 65535 blocks in y: the rest is looped over.
     let grid = [tiles as u32, batch.min(65535) as u32, 1];
     Launch::new(device, kernel).write(c).read(a).read(b).arg(arg).run(grid, THREADS as u32, 0)
+}
+
+/// What the compile gate compiles.
+#[cfg(test)]
+pub(super) fn instances() -> Vec<Instance> {
+    let elems = [Elem::I64, Elem::I32, Elem::I16, Elem::I8, Elem::U64, Elem::U32, Elem::U16, Elem::U8];
+    elems.map(|elem| Instance::new(&INT_MATMUL, "int_matmul", &defs(elem))).into()
 }

@@ -1,12 +1,44 @@
 //! Launcher of layer_norm (`layer_norm.cu`).
 
+#[cfg(test)]
+use super::gate::Instance;
 use super::softmax::{Defs, RowInRegisters, all_aligned, around, pack_len};
 use super::{COMMON_REDUCE, Def, KernelSpec, kernel_file};
 use crate::driver::launch::Launch;
+use crate::dtype::Elem;
 use crate::error::Result;
 use crate::tensor::CudaTensor;
 
 kernel_file!(LAYER_NORM, "layer_norm.cu", [&COMMON_REDUCE]);
+
+/// How an instance walks its rows.
+#[derive(Debug, Clone, Copy)]
+enum Case {
+    Registers(RowInRegisters),
+    /// Packs of `v` elements.
+    Loop {
+        v: u64,
+    },
+}
+
+/// As many threads as there are: rows that do not fit into registers are few, and are read three times from L2.
+const LOOP_BLOCK: u64 = 1024;
+
+fn defs(elem: Elem, case: Case) -> Defs {
+    let mut defs = Defs::from_slice(&[("T", Def::Type(elem))]);
+    match case {
+        Case::Registers(row) => {
+            defs.push(("CASE_REGISTERS", Def::Int(1)));
+            defs.extend_from_slice(&row.defs());
+        }
+        Case::Loop { v } => defs.extend([
+            ("CASE_LOOP", Def::Int(1)),
+            ("V", Def::Int(v as i64)),
+            ("BLOCK", Def::Int(LOOP_BLOCK as i64)),
+        ]),
+    }
+    defs
+}
 
 /// `y = (x - mean) / sqrt(variance + eps) * gamma + beta` over the last dimension. All row-major; `y` may be `x`;
 /// `gamma` and `beta` have its size and dtype. `saved` takes mean and `1 / sqrt(variance + eps)` of each row, in f32
@@ -26,25 +58,14 @@ pub(crate) fn layer_norm(
     let (rows, size, _) = around(x.dims(), x.dims().len() - 1);
     let (device, elem) = (x.device(), x.elem());
     let aligned = |bytes| all_aligned(&[x, y, gamma, beta.unwrap_or(gamma)], bytes);
-    let mut defs = Defs::from_slice(&[("T", Def::Type(elem))]);
-    let (blocks, block) = match RowInRegisters::new(size, elem, aligned) {
-        Some(row) => {
-            defs.push(("CASE_REGISTERS", Def::Int(1)));
-            defs.extend_from_slice(&row.defs());
-            (row.blocks(rows), row.block)
-        }
+    let (case, blocks, block) = match RowInRegisters::new(size, elem, aligned) {
+        Some(row) => (Case::Registers(row), row.blocks(rows), row.block),
         None => {
             let v = pack_len(elem, 16, |v, bytes| size.is_multiple_of(v) && aligned(bytes));
-            // As many threads as there are: rows this long are few, and are read three times from L2.
-            let block = 1024;
-            defs.extend([
-                ("CASE_LOOP", Def::Int(1)),
-                ("V", Def::Int(v as i64)),
-                ("BLOCK", Def::Int(block as i64)),
-            ]);
-            (rows, block)
+            (Case::Loop { v }, rows, LOOP_BLOCK)
         }
     };
+    let defs = defs(elem, case);
     let kernel = device.kernel(&KernelSpec { file: &LAYER_NORM, entry: "layer_norm", defs: &defs })?;
     let launch = Launch::new(device, kernel).write(y);
     let launch = match saved {
@@ -57,4 +78,16 @@ pub(crate) fn layer_norm(
         None => launch.null(),
     };
     launch.arg(rows).arg(size as u32).arg(eps).run([blocks as u32, 1, 1], block as u32, 0)
+}
+
+/// What the compile gate compiles.
+#[cfg(test)]
+pub(super) fn instances() -> Vec<Instance> {
+    let mut all = Vec::new();
+    for elem in [Elem::F32, Elem::F64, Elem::F16, Elem::BF16] {
+        let looped = [16 / elem.size_bytes() as u64, 1].map(|v| Case::Loop { v });
+        let cases = RowInRegisters::examples(elem).map(Case::Registers).into_iter().chain(looped);
+        all.extend(cases.map(|case| Instance::new(&LAYER_NORM, "layer_norm", &defs(elem, case))));
+    }
+    all
 }

@@ -21,6 +21,8 @@ use crate::error::Result;
 
 pub(crate) mod cumulative;
 pub(crate) mod elementwise;
+#[cfg(test)]
+mod gate;
 pub(crate) mod gather;
 pub(crate) mod im2col;
 pub(crate) mod int_matmul;

@@ -1,5 +1,7 @@
 //! Launcher of `pool.cu`.
 
+#[cfg(test)]
+use super::gate::Instance;
 use super::gather::{THREADS, blocks};
 use super::{Def, KernelSpec, kernel_file};
 use crate::driver::launch::{Launch, kernel_arg};
@@ -36,6 +38,17 @@ pub(crate) enum Case<'a> {
     AdaptiveBackward { dx: &'a CudaTensor, dy: &'a CudaTensor },
 }
 
+/// The macros of an instance for `n` output elements.
+fn defs(case: &'static str, elem: Elem, index: Elem, n: u64) -> [(&'static str, Def); 4] {
+    [
+        ("T", Def::Type(elem)),
+        // Divisions of 32-bit numbers are several times cheaper than those of 64-bit ones.
+        ("INDEX", Def::Type(if n < 1 << 31 { Elem::U32 } else { Elem::U64 })),
+        ("IDX_T", Def::Type(index)),
+        (case, Def::Int(1)),
+    ]
+}
+
 /// Runs a pooling kernel; `indices` are i32 or i64.
 pub(crate) fn pool(case: Case, p: Pool) -> Result<()> {
     let (out, name) = match case {
@@ -52,13 +65,7 @@ pub(crate) fn pool(case: Case, p: Pool) -> Result<()> {
         Case::MaxIndices { indices, .. } | Case::MaxBackward { indices, .. } => indices.elem(),
         _ => Elem::I32,
     };
-    let defs = [
-        ("T", Def::Type(out.elem())),
-        // Divisions of 32-bit numbers are several times cheaper than those of 64-bit ones.
-        ("INDEX", Def::Type(if n < 1 << 31 { Elem::U32 } else { Elem::U64 })),
-        ("IDX_T", Def::Type(index)),
-        (name, Def::Int(1)),
-    ];
+    let defs = defs(name, out.elem(), index, n);
     let device = out.device();
     let kernel = device.kernel(&KernelSpec { file: &POOL, entry: "pool", defs: &defs })?;
     let launch = Launch::new(device, kernel).write(out);
@@ -70,4 +77,25 @@ pub(crate) fn pool(case: Case, p: Pool) -> Result<()> {
         Case::MaxBackward { dy, indices, .. } => launch.read(dy).read(indices),
     };
     launch.arg(p).run([blocks(n), 1, 1], THREADS as u32, 0)
+}
+
+/// What the compile gate compiles.
+#[cfg(test)]
+pub(super) fn instances() -> Vec<Instance> {
+    let mut all = Vec::new();
+    for elem in [Elem::F32, Elem::F64, Elem::F16, Elem::BF16] {
+        let mut add = |case, index, n| all.push(Instance::new(&POOL, "pool", &defs(case, elem, index, n)));
+        for n in [1, 1 << 31] {
+            for case in
+                ["CASE_AVG", "CASE_AVG_BACKWARD", "CASE_MAX", "CASE_ADAPTIVE", "CASE_ADAPTIVE_BACKWARD"]
+            {
+                add(case, Elem::I32, n);
+            }
+            for case in ["CASE_MAX_INDICES", "CASE_MAX_BACKWARD"] {
+                add(case, Elem::I32, n);
+                add(case, Elem::I64, n);
+            }
+        }
+    }
+    all
 }

@@ -2,6 +2,8 @@
 //!
 //! `common/philox.cuh` defines which numbers a tensor gets.
 
+#[cfg(test)]
+use super::gate::Instance;
 use super::gather::{THREADS, blocks};
 use super::{Def, KernelFile, KernelSpec, kernel_file};
 use crate::driver::launch::{Launch, ScalarArg};
@@ -34,6 +36,21 @@ pub(crate) enum Case {
     Bits,
 }
 
+impl Case {
+    fn macro_name(self) -> &'static str {
+        match self {
+            Case::Uniform(..) => "CASE_UNIFORM",
+            Case::Normal { .. } => "CASE_NORMAL",
+            Case::Bernoulli(_) => "CASE_BERNOULLI",
+            Case::Bits => "CASE_BITS",
+        }
+    }
+}
+
+fn defs(elem: Elem, case: Case) -> [(&'static str, Def); 2] {
+    [("T", Def::Type(elem)), (case.macro_name(), Def::Int(1))]
+}
+
 /// Values that one counter gives.
 pub(crate) fn per_counter(elem: Elem) -> u64 {
     match elem {
@@ -56,14 +73,14 @@ pub(crate) fn random(
     offset_base: u64,
 ) -> Result<()> {
     debug_assert!(y.layout().is_contiguous() && y.aligned_to(16));
-    let (name, s0, s1) = match case {
-        Case::Uniform(low, high) => ("CASE_UNIFORM", low, high),
-        Case::Normal { mean, std } => ("CASE_NORMAL", mean.to_bits(), std.to_bits()),
-        Case::Bernoulli(p) => ("CASE_BERNOULLI", p.to_bits(), 0),
-        Case::Bits => ("CASE_BITS", 0, 0),
+    let (s0, s1) = match case {
+        Case::Uniform(low, high) => (low, high),
+        Case::Normal { mean, std } => (mean.to_bits(), std.to_bits()),
+        Case::Bernoulli(p) => (p.to_bits(), 0),
+        Case::Bits => (0, 0),
     };
     let device = y.device();
-    let defs = [("T", Def::Type(y.elem())), (name, Def::Int(1))];
+    let defs = defs(y.elem(), case);
     let kernel = device.kernel(&KernelSpec { file: &RANDOM, entry: "random_fill", defs: &defs })?;
     let n = y.len() as u64;
     let packs = n.div_ceil(16 / y.elem().size_bytes() as u64);
@@ -77,6 +94,18 @@ pub(crate) fn random(
         .scalar(ScalarArg::bits(s0))
         .scalar(ScalarArg::bits(s1))
         .run([blocks(packs).min(most as u32), 1, 1], THREADS as u32, 0)
+}
+
+/// What the compile gate compiles.
+#[cfg(test)]
+pub(super) fn instances() -> Vec<Instance> {
+    let cases = [Case::Uniform(0, 1), Case::Normal { mean: 0., std: 1. }, Case::Bernoulli(0.5), Case::Bits];
+    let floats = [Elem::F32, Elem::F64, Elem::F16, Elem::BF16];
+    let ints = [Elem::I64, Elem::I32, Elem::I16, Elem::U8];
+    let of = |elem, case| Instance::new(&RANDOM, "random_fill", &defs(elem, case));
+    let float = floats.iter().flat_map(|&elem| cases[..3].iter().map(move |&case| of(elem, case)));
+    let int = ints.iter().flat_map(|&elem| cases.iter().map(move |&case| of(elem, case)));
+    float.chain(int).collect()
 }
 
 /// The definition of `common/philox.cuh` on the CPU: bit for bit, but for the logarithm, sine and cosine of normal

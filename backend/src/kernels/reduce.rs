@@ -4,6 +4,8 @@
 use burn_std::DType;
 use smallvec::SmallVec;
 
+#[cfg(test)]
+use super::gate::Instance;
 use super::{COMMON_REDUCE, Def, KernelSpec, WRAPPING, kernel_file};
 use crate::driver::launch::{Launch, kernel_arg};
 use crate::dtype::Elem;
@@ -158,6 +160,45 @@ struct Plan {
     chunks: u64,
 }
 
+type Defs = SmallVec<[(&'static str, Def); 12]>;
+
+/// The macros that all instances of one reduction share. `wide`: positions along the dimension need 64 bits.
+fn shared_defs(op: ReduceOp, elem: Elem, out: Elem, idx: Elem, wide: bool) -> [(&'static str, Def); 5] {
+    [
+        ("T", Def::Type(elem)),
+        ("OUT_T", Def::Type(out)),
+        ("IDX_T", Def::Type(idx)),
+        ("OP", Def::Text(op.name())),
+        ("INDEX", Def::Text(if wide { "u64" } else { "u32" })),
+    ]
+}
+
+/// Entry point and further macros of `case`. `split`: into chunks.
+fn case_defs(case: Case, split: bool) -> (&'static str, Defs) {
+    let partial = ("PARTIAL", Def::Int(split as i64));
+    match case {
+        Case::Rows { lanes } => (
+            "reduce_rows",
+            Defs::from_slice(&[("CASE_ROWS", Def::Int(1)), ("LANES", Def::Int(lanes as i64))]),
+        ),
+        Case::Row => ("reduce_row", Defs::from_slice(&[("CASE_ROW", Def::Int(1)), partial])),
+        Case::Columns { v, x } => {
+            let defs = [
+                ("CASE_COLUMNS", Def::Int(1)),
+                partial,
+                ("V", Def::Int(v as i64)),
+                ("X", Def::Int(x as i64)),
+            ];
+            ("reduce_columns", Defs::from_slice(&defs))
+        }
+    }
+}
+
+/// Entry point and further macros of the kernel that joins chunks, with `threads` threads along the kept elements.
+fn partials_defs(threads: u64) -> (&'static str, Defs) {
+    ("reduce_partials", Defs::from_slice(&[("CASE_PARTIALS", Def::Int(1)), ("X", Def::Int(threads as i64))]))
+}
+
 /// `aligned(bytes)` tells whether the input's address is a multiple of `bytes`.
 fn plan(g: &Geometry, elem_bytes: u64, sm_count: u64, aligned: impl Fn(u64) -> bool) -> Plan {
     // Cuts `size` into at most `wanted` chunks whose lengths are multiples of `step`.
@@ -274,15 +315,9 @@ pub(crate) fn reduce(
         partials: partials.as_ref().map_or(0, CudaTensor::ptr),
     };
     let out_elem = out.or(idx).map_or(elem, CudaTensor::elem);
-    let shared_defs = [
-        ("T", Def::Type(elem)),
-        ("OUT_T", Def::Type(out_elem)),
-        ("IDX_T", Def::Type(idx.map_or(out_elem, CudaTensor::elem))),
-        ("OP", Def::Text(op.name())),
-        ("INDEX", Def::Text(if wide { "u64" } else { "u32" })),
-    ];
-    let launch = |entry: &'static str, defs: &[(&'static str, Def)]| -> Result<Launch<'_>> {
-        let defs: SmallVec<[(&'static str, Def); 12]> = shared_defs.iter().chain(defs).copied().collect();
+    let shared = shared_defs(op, elem, out_elem, idx.map_or(out_elem, CudaTensor::elem), wide);
+    let launch = |(entry, defs): (&'static str, Defs)| -> Result<Launch<'_>> {
+        let defs: Defs = shared.into_iter().chain(defs).collect();
         let kernel = device.kernel(&KernelSpec { file: &REDUCE, entry, defs: &defs })?;
         Ok(Launch::new(device, kernel).arg(target))
     };
@@ -293,7 +328,6 @@ pub(crate) fn reduce(
     };
     // Beyond u32 (no memory holds that) the driver refuses the launch.
     let grid = [u32::try_from(plan.blocks * plan.chunks).unwrap_or(u32::MAX), 1, 1];
-    let partial = ("PARTIAL", Def::Int(split as i64));
     let columns = Columns {
         outer: g.outer.size,
         inner: g.inner.size,
@@ -308,35 +342,13 @@ pub(crate) fn reduce(
         outer_stride: g.outer.stride,
         inner_stride: g.inner.stride,
     };
+    let first = launch(case_defs(plan.case, split))?.read(x);
     match plan.case {
-        Case::Rows { lanes } => {
-            launch("reduce_rows", &[("CASE_ROWS", Def::Int(1)), ("LANES", Def::Int(lanes as i64))])?
-                .read(x)
-                .arg(rows)
-                .arg(g.size)
-                .arg(g.size)
+        Case::Rows { .. } => first.arg(rows).arg(g.size).arg(g.size),
+        Case::Row => first.arg(rows).arg(g.size).arg(plan.chunk).arg(g.size),
+        Case::Columns { .. } => {
+            first.arg(columns).arg(g.size).arg(plan.chunk).arg(plan.blocks as u32).arg(g.size)
         }
-        Case::Row => launch("reduce_row", &[("CASE_ROW", Def::Int(1)), partial])?
-            .read(x)
-            .arg(rows)
-            .arg(g.size)
-            .arg(plan.chunk)
-            .arg(g.size),
-        Case::Columns { v, x: threads } => launch(
-            "reduce_columns",
-            &[
-                ("CASE_COLUMNS", Def::Int(1)),
-                partial,
-                ("V", Def::Int(v as i64)),
-                ("X", Def::Int(threads as i64)),
-            ],
-        )?
-        .read(x)
-        .arg(columns)
-        .arg(g.size)
-        .arg(plan.chunk)
-        .arg(plan.blocks as u32)
-        .arg(g.size),
     }
     .uses(&first_written, &[])
     .run(grid, THREADS as u32, 0)?;
@@ -344,12 +356,58 @@ pub(crate) fn reduce(
     let Some(partials) = &partials else { return Ok(()) };
     // Few kept elements leave more threads for the chunks of each.
     let threads = g.kept().next_power_of_two().min(32);
-    launch("reduce_partials", &[("CASE_PARTIALS", Def::Int(1)), ("X", Def::Int(threads as i64))])?
+    launch(partials_defs(threads))?
         .arg(if g.columns { columns } else { Columns { out_outer: g.inner.size, out_inner: 1, ..columns } })
         .arg(plan.chunks)
         .arg(g.size)
         .uses(&written, &[partials])
         .run([g.kept().div_ceil(threads) as u32, 1, 1], THREADS as u32, 0)
+}
+
+/// What the compile gate compiles.
+#[cfg(test)]
+pub(super) fn instances() -> Vec<Instance> {
+    use Elem::{B8, BF16, F16, F32, F64, I32, I64, U8};
+    let mut all = Vec::new();
+    let mut add = |op: ReduceOp, elem: Elem, out: Elem, idx: Elem, wide: bool| {
+        let v = (16 / elem.size_bytes() as u64).min(8);
+        let cases = [Case::Rows { lanes: 32 }, Case::Row, Case::Columns { v, x: 32 }];
+        // Chunks end with a plain store instead of the result's conversion.
+        let split = cases[1..].iter().filter(|_| elem == F32).map(|&case| case_defs(case, true));
+        let cases = cases.into_iter().map(|case| case_defs(case, false)).chain(split);
+        for (entry, defs) in cases.chain([partials_defs(32)]) {
+            let defs: Defs = shared_defs(op, elem, out, idx, wide).into_iter().chain(defs).collect();
+            all.push(Instance::new(&REDUCE, entry, &defs));
+        }
+    };
+    for (op, elems) in [
+        (ReduceOp::Sum, &[F32, F64, F16, BF16, I64, U8][..]),
+        (ReduceOp::Mean, &[F32, F64, I64]),
+        (ReduceOp::Prod, &[F32, BF16, I64]),
+        (ReduceOp::Max, &[F32, F64, BF16, I64, U8]),
+        (ReduceOp::Min, &[F32]),
+        (ReduceOp::MaxAbs, &[F32, I64]),
+    ] {
+        elems.iter().for_each(|&elem| add(op, elem, elem, elem, false));
+    }
+    // What a sum over several dimensions keeps in between.
+    add(ReduceOp::Sum, BF16, F32, F32, false);
+    for elem in [B8, F32] {
+        add(ReduceOp::Any, elem, B8, B8, false);
+    }
+    add(ReduceOp::All, B8, B8, B8, false);
+    for (wide, elems) in [(false, &[F32, F64, BF16, I64, U8][..]), (true, &[F32, F64])] {
+        elems.iter().for_each(|&elem| add(ReduceOp::MaxAt, elem, elem, I64, wide));
+    }
+    add(ReduceOp::MinAt, F32, F32, I32, false);
+    let defs = |case| {
+        let (entry, defs) = case_defs(case, false);
+        let shared = shared_defs(ReduceOp::Sum, F32, F32, F32, false);
+        Instance::new(&REDUCE, entry, &shared.into_iter().chain(defs).collect::<Defs>())
+    };
+    let narrow = [Case::Rows { lanes: 1 }, Case::Columns { v: 1, x: 1 }, Case::Columns { v: 4, x: THREADS }];
+    all.extend(narrow.map(defs));
+    all
 }
 
 #[cfg(test)]

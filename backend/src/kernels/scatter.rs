@@ -2,6 +2,10 @@
 
 use smallvec::SmallVec;
 
+#[cfg(test)]
+use super::gate::Instance;
+#[cfg(test)]
+use super::gather::OFFSET_TYPES;
 use super::gather::{Along, LoopsArg, MAX_DIMS, THREADS, blocks, offset_type, strides_without};
 use super::{Def, KernelSpec, LOOPS, kernel_file};
 use crate::device::Device;
@@ -94,6 +98,33 @@ fn without<T: Copy>(from: &[T], dim: usize) -> SmallVec<[T; 6]> {
     from.iter().enumerate().filter(|&(d, _)| d != dim).map(|(_, &x)| x).collect()
 }
 
+/// The macros of `Atomic` and `Lines`.
+fn looped_defs(lines: bool, elem: Elem, value: Elem, index: Elem, offset: Def) -> [(&'static str, Def); 5] {
+    [
+        ("T", Def::Type(elem)),
+        ("VAL_T", Def::Type(value)),
+        ("IDX_T", Def::Type(index)),
+        ("OFFSET", offset),
+        (if lines { "CASE_LINES" } else { "CASE_ATOMIC" }, Def::Int(1)),
+    ]
+}
+
+/// The macros of `Sorted`'s first step.
+fn rank_defs(key: Elem, index: Elem) -> [(&'static str, Def); 3] {
+    [("KEY_T", Def::Type(key)), ("IDX_T", Def::Type(index)), ("CASE_RANK", Def::Int(1))]
+}
+
+/// The macros of `Sorted`'s later steps, in packs of `v` elements.
+fn add_defs(case: &'static str, elem: Elem, value: Elem, key: Elem, v: usize) -> [(&'static str, Def); 5] {
+    [
+        ("T", Def::Type(elem)),
+        ("VAL_T", Def::Type(value)),
+        ("KEY_T", Def::Type(key)),
+        ("V", Def::Int(v as i64)),
+        (case, Def::Int(1)),
+    ]
+}
+
 /// `Atomic` and `Lines`; false when the strides leave more loops than the kernel takes.
 fn looped(
     x: &CudaTensor,
@@ -117,13 +148,7 @@ fn looped(
     if nest.sizes.len() > MAX_DIMS {
         return Ok(false);
     }
-    let defs = [
-        ("T", Def::Type(x.elem())),
-        ("VAL_T", Def::Type(value.elem())),
-        ("IDX_T", Def::Type(index.elem())),
-        ("OFFSET", offset_type(&nest)),
-        (if lines { "CASE_LINES" } else { "CASE_ATOMIC" }, Def::Int(1)),
-    ];
+    let defs = looped_defs(lines, x.elem(), value.elem(), index.elem(), offset_type(&nest));
     let kernel = instance(device, &defs)?;
     let count = value.dims()[dim] as u64;
     let items = if lines { value.len() as u64 / count } else { value.len() as u64 };
@@ -183,22 +208,8 @@ fn sorted(
     {
         v /= 2;
     }
-    let rank = instance(
-        device,
-        &[("KEY_T", Def::Type(key)), ("IDX_T", Def::Type(index.elem())), ("CASE_RANK", Def::Int(1))],
-    )?;
-    let add = |case: &'static str| {
-        instance(
-            device,
-            &[
-                ("T", Def::Type(x.elem())),
-                ("VAL_T", Def::Type(value.elem())),
-                ("KEY_T", Def::Type(key)),
-                ("V", Def::Int(v as i64)),
-                (case, Def::Int(1)),
-            ],
-        )
-    };
+    let rank = instance(device, &rank_defs(key, index.elem()))?;
+    let add = |case: &'static str| instance(device, &add_defs(case, x.elem(), value.elem(), key, v));
     let (rows, carry_over) = (add("CASE_ROWS")?, add("CASE_CARRY")?);
 
     let most = count.min(SORTED_AT_ONCE);
@@ -250,6 +261,37 @@ fn sorted(
         }
     }
     Ok(())
+}
+
+/// What the compile gate compiles.
+#[cfg(test)]
+pub(super) fn instances() -> Vec<Instance> {
+    use Elem::{B8, BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+    let mut all = Vec::new();
+    let mut add = |defs: &[(&'static str, Def)]| all.push(Instance::new(&SCATTER, "scatter", defs));
+    // Each has its own atomic addition; values of 16 bits come with an f32 x.
+    for elem in [F32, F64, I64, U64, I32, U32, I16, U16, I8, U8, B8] {
+        add(&looped_defs(false, elem, elem, I64, OFFSET_TYPES[0]));
+    }
+    for (elem, value) in [(F32, F32), (F64, F64), (F32, BF16), (F16, F16), (BF16, BF16)] {
+        for index in [I32, I64] {
+            add(&looped_defs(true, elem, value, index, OFFSET_TYPES[0]));
+        }
+        add(&looped_defs(true, elem, value, I64, OFFSET_TYPES[1]));
+        for v in [1, 16 / value.size_bytes()] {
+            add(&add_defs("CASE_ROWS", elem, value, U32, v));
+            add(&add_defs("CASE_CARRY", elem, value, U32, v));
+        }
+        add(&add_defs("CASE_ROWS", elem, value, U64, 16 / value.size_bytes()));
+        add(&add_defs("CASE_CARRY", elem, value, U64, 16 / value.size_bytes()));
+    }
+    for (elem, value) in [(F32, F32), (F32, F16), (F32, BF16), (F64, F64), (I64, I64), (U8, U8)] {
+        add(&looped_defs(false, elem, value, I32, OFFSET_TYPES[1]));
+    }
+    for (key, index) in [(U32, I32), (U32, I64), (U64, I64)] {
+        add(&rank_defs(key, index));
+    }
+    all
 }
 
 #[cfg(test)]

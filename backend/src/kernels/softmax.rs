@@ -2,6 +2,8 @@
 
 use smallvec::SmallVec;
 
+#[cfg(test)]
+use super::gate::Instance;
 use super::{COMMON_REDUCE, Def, KernelSpec, kernel_file};
 use crate::driver::launch::Launch;
 use crate::dtype::Elem;
@@ -44,6 +46,21 @@ impl RowInRegisters {
 
     pub(crate) fn blocks(&self, rows: u64) -> u64 {
         rows.div_ceil(self.block / self.group)
+    }
+
+    /// The fullest threads of each kind, for the compile gate: in the largest block, in one warp, and in single
+    /// elements.
+    #[cfg(test)]
+    pub(super) fn examples(elem: Elem) -> [RowInRegisters; 4] {
+        let values = if elem == Elem::F64 { 8 } else { 32 };
+        let bytes = elem.size_bytes() as u64;
+        let row = |size, aligned: u64| {
+            RowInRegisters::new(size, elem, |bytes| bytes <= aligned).expect("the row fits")
+        };
+        let examples =
+            [row(1024 * values, 16), row(32 * values, 16), row(1024 * values.min(16), bytes), row(8, bytes)];
+        assert_eq!(examples.map(|r| r.group), [1024, 32, 1024, 8]);
+        examples
     }
 
     pub(crate) fn defs(&self) -> [(&'static str, Def); 4] {
@@ -107,9 +124,56 @@ pub(crate) struct Softmax {
 }
 
 impl Softmax {
-    fn defs(self, elem: Elem) -> [(&'static str, Def); 3] {
-        [("T", Def::Type(elem)), ("LOG", Def::Int(self.log as i64)), ("NEGATE", Def::Int(self.negate as i64))]
+    fn defs(self, elem: Elem, case: Case) -> Defs {
+        let mut defs = Defs::from_slice(&[
+            ("T", Def::Type(elem)),
+            ("LOG", Def::Int(self.log as i64)),
+            ("NEGATE", Def::Int(self.negate as i64)),
+        ]);
+        let pack = |v: u64| ("V", Def::Int(v as i64));
+        let block = |block: u64| ("BLOCK", Def::Int(block as i64));
+        match case {
+            Case::Columns { v, threads } => defs.extend([
+                ("CASE_COLUMNS", Def::Int(1)),
+                pack(v),
+                ("X", Def::Int(threads as i64)),
+                block(COLUMN_BLOCK),
+            ]),
+            Case::Registers(row) => {
+                defs.push(("CASE_REGISTERS", Def::Int(1)));
+                defs.extend_from_slice(&row.defs());
+            }
+            Case::Online { v } => {
+                defs.extend([("CASE_ONLINE", Def::Int(1)), pack(v), block(online_block(elem))]);
+            }
+            Case::Backward(row) => {
+                defs.push(("CASE_BACKWARD", Def::Int(1)));
+                defs.extend_from_slice(&row.defs());
+            }
+        }
+        defs
     }
+}
+
+/// How an instance walks its rows.
+#[derive(Debug, Clone, Copy)]
+enum Case {
+    /// `threads` threads along packs of `v` columns.
+    Columns {
+        v: u64,
+        threads: u64,
+    },
+    Registers(RowInRegisters),
+    Online {
+        v: u64,
+    },
+    Backward(RowInRegisters),
+}
+
+/// Threads of a block in the online case: one block to a multiprocessor, whose rows stay in L2 between the passes. f64
+/// needs twice the registers.
+fn online_block(elem: Elem) -> u64 {
+    if elem == Elem::F64 { 512 } else { 1024 }
 }
 
 /// `y = softmax(x)` along `dim`; both row-major and of the same shape, `y` may be `x`.
@@ -121,29 +185,22 @@ pub(crate) fn softmax(function: Softmax, y: &CudaTensor, x: &CudaTensor, dim: us
     let (outer, size, inner) = around(x.dims(), dim);
     let (device, elem) = (x.device(), x.elem());
     let aligned = |bytes| all_aligned(&[x, y], bytes);
-    let launch = |case: &'static str, rest: &[(&'static str, Def)]| -> Result<Launch<'_>> {
-        let mut defs = Defs::from_slice(&function.defs(elem));
-        defs.push((case, Def::Int(1)));
-        defs.extend_from_slice(rest);
+    let launch = |case: Case| -> Result<Launch<'_>> {
+        let defs = function.defs(elem, case);
         let kernel = device.kernel(&KernelSpec { file: &SOFTMAX, entry: "softmax", defs: &defs })?;
         Ok(Launch::new(device, kernel).write(y).read(x))
     };
     if inner > 1 {
         let (v, threads) = columns(outer * inner, size, inner, elem, device.props.sm_count as u64, aligned);
         let blocks = (outer * inner / v).div_ceil(threads) as u32;
-        let rest = [
-            ("V", Def::Int(v as i64)),
-            ("X", Def::Int(threads as i64)),
-            ("BLOCK", Def::Int(COLUMN_BLOCK as i64)),
-        ];
-        return launch("CASE_COLUMNS", &rest)?.arg(outer).arg(size).arg(inner).run(
+        return launch(Case::Columns { v, threads })?.arg(outer).arg(size).arg(inner).run(
             [blocks, 1, 1],
             COLUMN_BLOCK as u32,
             0,
         );
     }
     if let Some(row) = RowInRegisters::new(size, elem, aligned) {
-        return launch("CASE_REGISTERS", &row.defs())?.arg(outer).arg(size as u32).run(
+        return launch(Case::Registers(row))?.arg(outer).arg(size as u32).run(
             [row.blocks(outer) as u32, 1, 1],
             row.block as u32,
             0,
@@ -151,14 +208,8 @@ pub(crate) fn softmax(function: Softmax, y: &CudaTensor, x: &CudaTensor, dim: us
     }
     // The kernel finds the 16-byte boundaries itself, which x and y must share.
     let together = x.ptr() % 16 == y.ptr() % 16;
-    let v = if together { 16 / elem.size_bytes() as i64 } else { 1 };
-    // One block to a multiprocessor: its rows stay in L2 between the passes. f64 needs twice the registers.
-    let block: i64 = if elem == Elem::F64 { 512 } else { 1024 };
-    launch("CASE_ONLINE", &[("V", Def::Int(v)), ("BLOCK", Def::Int(block))])?.arg(size).run(
-        [outer as u32, 1, 1],
-        block as u32,
-        0,
-    )
+    let v = if together { 16 / elem.size_bytes() as u64 } else { 1 };
+    launch(Case::Online { v })?.arg(size).run([outer as u32, 1, 1], online_block(elem) as u32, 0)
 }
 
 /// The gradient of the input from `y` (the output) and `dy`, along the last dimension. All row-major and of the same
@@ -173,9 +224,7 @@ pub(crate) fn softmax_backward(log: bool, dx: &CudaTensor, y: &CudaTensor, dy: &
     let Some(row) = RowInRegisters::new(size, elem, |bytes| all_aligned(&[dx, y, dy], bytes)) else {
         return Ok(false);
     };
-    let mut defs = Defs::from_slice(&Softmax { log, negate: false }.defs(elem));
-    defs.push(("CASE_BACKWARD", Def::Int(1)));
-    defs.extend_from_slice(&row.defs());
+    let defs = Softmax { log, negate: false }.defs(elem, Case::Backward(row));
     let kernel = device.kernel(&KernelSpec { file: &SOFTMAX, entry: "softmax_backward", defs: &defs })?;
     Launch::new(device, kernel).write(dx).read(y).read(dy).arg(rows).arg(size as u32).run(
         [row.blocks(rows) as u32, 1, 1],
@@ -183,6 +232,40 @@ pub(crate) fn softmax_backward(log: bool, dx: &CudaTensor, y: &CudaTensor, dy: &
         0,
     )?;
     Ok(true)
+}
+
+/// What the compile gate compiles.
+#[cfg(test)]
+pub(super) fn instances() -> Vec<Instance> {
+    let plain = Softmax { log: false, negate: false };
+    let log = Softmax { log: true, negate: false };
+    let softmin = Softmax { log: false, negate: true };
+    let mut all = Vec::new();
+    for elem in [Elem::F32, Elem::F64, Elem::F16, Elem::BF16] {
+        let mut add = |function: Softmax, case: Case| {
+            let entry = if matches!(case, Case::Backward(_)) { "softmax_backward" } else { "softmax" };
+            all.push(Instance::new(&SOFTMAX, entry, &function.defs(elem, case)));
+        };
+        for row in RowInRegisters::examples(elem) {
+            for function in [plain, log] {
+                add(function, Case::Registers(row));
+                add(function, Case::Backward(row));
+            }
+        }
+        add(softmin, Case::Registers(RowInRegisters::examples(elem)[0]));
+        let pack = 16 / elem.size_bytes() as u64;
+        for function in [plain, log] {
+            add(function, Case::Online { v: pack });
+            // One row of threads and many, long packs and single elements.
+            add(function, Case::Columns { v: pack, threads: 32 });
+            add(function, Case::Columns { v: pack, threads: COLUMN_BLOCK });
+        }
+        add(plain, Case::Online { v: 1 });
+        add(plain, Case::Columns { v: 1, threads: 32 });
+        add(softmin, Case::Online { v: pack });
+        add(softmin, Case::Columns { v: pack, threads: 32 });
+    }
+    all
 }
 
 #[cfg(test)]

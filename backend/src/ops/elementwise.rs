@@ -325,36 +325,22 @@ pub(crate) fn copy_into(target: &CudaTensor, source: &CudaTensor) -> Result<()> 
     elementwise(&COPY, target, &[source], no_scalars(), source.elem())
 }
 
+/// For tests that compile every expression.
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::compile::{Compiler, Nvrtc};
-    use crate::kernels::elementwise::ELEMENTWISE;
-    use crate::kernels::{Def, KernelSpec};
-
-    #[test]
-    fn expressions_name_only_what_an_elementwise_kernel_has() {
-        for op in ALL {
-            let mut depth = 0i32;
-            for c in op.expr.chars() {
-                depth += (c == '(') as i32 - (c == ')') as i32;
-                assert!(depth >= 0, "{}", op.name);
-            }
-            assert_eq!(depth, 0, "{}: {}", op.name, op.expr);
-            assert!(!op.expr.contains(['#', '\n', ';']), "{}: {}", op.name, op.expr);
-        }
-    }
+pub(crate) mod examples {
+    use super::Op;
+    use crate::dtype::Elem;
 
     /// Inputs that the expression names.
-    fn inputs(op: &Op) -> i64 {
+    fn inputs(op: &Op) -> usize {
         let names = |x: char| {
             op.expr.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == x.to_string())
         };
-        ['a', 'b', 'c'].into_iter().filter(|&x| names(x)).count() as i64
+        ['a', 'b', 'c'].into_iter().filter(|&x| names(x)).count()
     }
 
-    /// The dtypes that an operation is for: one of each kind of arithmetic.
-    fn dtypes(op: &Op) -> Vec<Elem> {
+    /// The dtypes that an operation is for: every float, and an integer of each kind of arithmetic.
+    pub(crate) fn dtypes(op: &Op) -> Vec<Elem> {
         let any = [
             "full",
             "copy",
@@ -390,12 +376,46 @@ mod tests {
             "mask_where",
         ];
         let ints = vec![Elem::I32, Elem::U8, Elem::I64];
-        let floats = vec![Elem::F32, Elem::BF16, Elem::F64];
+        let floats = vec![Elem::F32, Elem::F64, Elem::F16, Elem::BF16];
         match op.name {
             "not" => vec![Elem::B8],
             name if any.contains(&name) => [ints, floats].concat(),
             name if name.starts_with("bitwise") || name.starts_with("powi") || name == "arange" => ints,
             _ => floats,
+        }
+    }
+
+    /// The element types of `op`'s output and inputs for tensors of `elem`.
+    pub(crate) fn operands(op: &Op, elem: Elem) -> Vec<Elem> {
+        let bool_out =
+            ["equal", "not_equal", "greater", "lower", "is_"].iter().any(|p| op.name.starts_with(p));
+        let mut elems = vec![elem; 1 + inputs(op)];
+        if bool_out {
+            elems[0] = Elem::B8;
+        }
+        if op.name.starts_with("mask") {
+            elems[2] = Elem::B8;
+        }
+        elems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile::{Compiler, Nvrtc};
+    use crate::kernels::elementwise::contiguous_source;
+
+    #[test]
+    fn expressions_name_only_what_an_elementwise_kernel_has() {
+        for op in ALL {
+            let mut depth = 0i32;
+            for c in op.expr.chars() {
+                depth += (c == '(') as i32 - (c == ')') as i32;
+                assert!(depth >= 0, "{}", op.name);
+            }
+            assert_eq!(depth, 0, "{}: {}", op.name, op.expr);
+            assert!(!op.expr.contains(['#', '\n', ';']), "{}: {}", op.name, op.expr);
         }
     }
 
@@ -407,25 +427,8 @@ mod tests {
             return;
         }
         for op in ALL {
-            for elem in dtypes(op) {
-                let mask = op.name.starts_with("mask");
-                let bool_out =
-                    ["equal", "not_equal", "greater", "lower", "is_"].iter().any(|p| op.name.starts_with(p));
-                let out = if bool_out { Elem::B8 } else { elem };
-                let defs = [
-                    ("N_IN", Def::Int(inputs(op))),
-                    ("OUT_T", Def::Type(out)),
-                    ("A_T", Def::Type(elem)),
-                    ("B_T", Def::Type(if mask { Elem::B8 } else { elem })),
-                    ("C_T", Def::Type(elem)),
-                    ("S_T", Def::Text(elem.compute_name())),
-                    ("V", Def::Int(4)),
-                    ("CASE_CONTIGUOUS", Def::Int(0)),
-                    ("INDEX", Def::Text("u64")),
-                    ("EXPR", Def::Text(op.expr)),
-                ];
-                let source =
-                    KernelSpec { file: &ELEMENTWISE, entry: "elementwise", defs: &defs }.source().unwrap();
+            for elem in examples::dtypes(op) {
+                let source = contiguous_source(op, &examples::operands(op, elem)).unwrap();
                 if let Err(error) = Nvrtc.compile(&source, "sm_90a") {
                     panic!("{} for {elem:?}: {error}", op.name);
                 }
