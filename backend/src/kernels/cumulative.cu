@@ -86,8 +86,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     const u64 row = row_block * (BLOCK / GROUP) + threadIdx.x / GROUP;
     const bool live = row < rows;  // the others take part in the shuffles
     const u32 t = threadIdx.x % GROUP;
-    const T* from = x + (live ? row : 0) * size;
+    const T* from = x + row * size;
     const u64 first = part * chunk, last = first + chunk < size ? first + chunk : size;
+    const u64 end = live ? last : first;  // of the elements that are read: y may be x, so other rows' are not
 
     A carry = Op::identity();
     if (!TOTALS && GROUP > 32) {
@@ -96,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
         carry = block_reduce(before, Op::identity(), shared[2], Combine());
     }
     Pack<T, V> pack[ITEMS / V];
-    load_items(pack, from, first + t * ITEMS, last);
+    load_items(pack, from, first + t * ITEMS, end);
     int parity = 0;
     for (u64 tile = first; tile < last; tile += TILE) {
         const u64 c = tile + t * ITEMS;
@@ -104,10 +105,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
         A sum = Op::identity();
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) {
-            if (c + k < last) sum = Op::combine(sum, (A)load_value(pack[k / V].v[k % V]));
+            if (c + k < end) sum = Op::combine(sum, (A)load_value(pack[k / V].v[k % V]));
             v[k] = sum;
         }
-        load_items(pack, from, c + TILE, last);  // in flight during the exchange below
+        load_items(pack, from, c + TILE, end);  // in flight during the exchange below
         A all;
         const A before = Op::combine(carry, exclusive(sum, all, shared[parity]));
         parity ^= 1;
