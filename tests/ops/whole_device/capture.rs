@@ -76,7 +76,8 @@ fn replays_see_the_input_as_it_is_at_the_time() {
         })
         .expect("an addition can be captured");
     let mut held = Vec::new();
-    let mut last = read(&counter);
+    // Before the first replay there is nothing to read, unless the addition is made in place.
+    let mut last = vec![f64::NAN; 4];
     for _ in 0..3 {
         graph.launch().expect("a replay");
         let now = read(&counter);
@@ -205,10 +206,11 @@ fn training_keeps_memory_flat() {
     }
     let (early, late) = (seen[2], seen[19]);
     assert_eq!((early.live_bytes, early.live_count), (late.live_bytes, late.live_count));
-    assert_eq!(
-        early.driver_alloc_count, late.driver_alloc_count,
-        "later steps reuse the memory of earlier ones"
-    );
+    // In exact mode nothing is reused.
+    if std::env::var_os("KILN_ALLOCATOR").is_none_or(|mode| mode != "exact") {
+        let counts = (early.driver_alloc_count, late.driver_alloc_count);
+        assert_eq!(counts.0, counts.1, "later steps reuse the memory of earlier ones");
+    }
     println!("training: {} live bytes in {} blocks after steps 3 and 20", late.live_bytes, late.live_count);
 }
 
