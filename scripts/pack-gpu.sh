@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the GPU tests, kiln-bench and the digits example, and packs them into gpu-pack/ (ignored by git) together with
-# run.sh, which runs them on a GPU machine that needs no Rust.
+# Builds the tests that need a GPU, kiln-bench and the digits example, and packs them into gpu-pack/ (ignored by git)
+# together with run.sh, which runs them on a GPU machine that needs no Rust.
 #
 # usage: scripts/pack-gpu.sh        then, on the GPU machine: gpu-pack/run.sh --help
 set -euo pipefail
@@ -20,7 +20,7 @@ executables() {
 # One set of packages and features for all three, so that they share what they are built from.
 packages=(-p kiln -p kiln-backend --features gpu)
 {
-    executables test --release "${packages[@]}" --no-run --lib --tests
+    executables test --release "${packages[@]}" --no-run --lib --test gpu --test gpu_digits
     executables bench "${packages[@]}" --no-run --bench kiln-bench
     executables build --release "${packages[@]}" --example digits
 } >"$stage/list"
