@@ -100,8 +100,9 @@ fn conv_transpose(dtype: DType) {
         let groups = rng.range(1, 2);
         let (cin, cout) = (groups * rng.range(1, 4), groups * rng.range(1, 4));
         let (kernel, size) = ([rng.range(1, 4), rng.range(1, 3)], [rng.range(1, 9), rng.range(1, 12)]);
+        let batch = rng.range(1, 3);
         let args = [
-            Arg::random(rng, &[rng.range(1, 3), cin, size[0], size[1]], dtype, Domain::Normal),
+            Arg::random(rng, &[batch, cin, size[0], size[1]], dtype, Domain::Normal),
             Arg::random(rng, &[cin, cout / groups, kernel[0], kernel[1]], dtype, Domain::Normal),
             Arg::plain(rng, &[cout], dtype, Domain::Normal),
         ];
