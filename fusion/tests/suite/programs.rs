@@ -115,10 +115,10 @@ fn hide_expected_panics() {
 }
 
 /// For each worker the seed of the program that it runs, and since when.
-type Running = Arc<Vec<Mutex<Option<(u64, Instant)>>>>;
+type InHand = Arc<Vec<Mutex<Option<(u64, Instant)>>>>;
 
 /// Ends the process when a program takes too long, after printing it.
-fn watch(running: Running) {
+fn watch(running: InHand) {
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(Duration::from_secs(1));
@@ -146,7 +146,7 @@ fn random_programs_give_what_flex_gives() {
     }
     let began = Instant::now();
     let next = AtomicU64::new(first);
-    let running: Running = Arc::new((0..WORKERS).map(|_| Mutex::new(None)).collect());
+    let running: InHand = Arc::new((0..WORKERS).map(|_| Mutex::new(None)).collect());
     watch(running.clone());
     let wrong: Mutex<Vec<String>> = Mutex::default();
     let totals = Mutex::new(Totals::default());
