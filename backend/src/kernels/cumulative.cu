@@ -84,10 +84,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     const u64 row_block = blockIdx.x / chunks;
     const u32 part = blockIdx.x - row_block * chunks;
     const u64 row = row_block * (BLOCK / GROUP) + threadIdx.x / GROUP;
-    const bool live = row < rows;  // the others take part in the shuffles
+    const bool live = row < rows;
     const u32 t = threadIdx.x % GROUP;
-    const T* from = x + (live ? row : 0) * size;
-    const u64 first = part * chunk, last = first + chunk < size ? first + chunk : size;
+    const T* from = x + row * size;
+    const u64 first = part * chunk, end = first + chunk < size ? first + chunk : size;
+    const u64 last = live ? end : first;  // rows past the end, which are whole warps, have no elements
 
     A carry = Op::identity();
     if (!TOTALS && GROUP > 32) {

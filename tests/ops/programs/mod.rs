@@ -57,7 +57,7 @@ const SHOWN: usize = 3;
 
 /// How many programs a test makes if `KILN_PROGRAMS` does not say it.
 fn usual() -> u64 {
-    if std::env::var_os("KILN_EMULATOR").is_some() { 30 } else { 500 }
+    if std::env::var_os("KILN_EMULATOR").is_some() { 100 } else { 500 }
 }
 
 /// What is put in the place of an operation before a program runs on the backend under test; only for the test that
@@ -76,6 +76,11 @@ fn spoilt(program: &Program, spoil: Spoil) -> Program {
         }
     }
     program
+}
+
+/// What another program has left behind is not this one's.
+fn forget_faults(device: &CudaDevice) {
+    let _ = <Cuda as burn_backend::Backend>::sync(device);
 }
 
 /// The first statement that showed another thing than it should have.
@@ -98,6 +103,7 @@ fn first_difference(program: &Program, want: &[Vec<Seen>], got: &[Vec<Seen>]) ->
 fn against_flex(program: &Program, tally: &mut Tally, spoil: Spoil) -> Option<String> {
     let _device = shared();
     let device = CudaDevice::new(0);
+    forget_faults(&device);
     let subject = spoilt(program, spoil);
     let observer = Observer::new(program);
     let watched = Running { runs: 1, threaded: false, step: &|| {}, begin: &|_| {}, watch: Some(&observer) };
@@ -120,6 +126,7 @@ fn against_eager(program: &Program, spoil: Spoil) -> (Option<String>, Stats) {
     let _turn = turn();
     let _device = if draws { (None, Some(alone())) } else { (Some(shared()), None) };
     let device = CudaDevice::new(0);
+    forget_faults(&device);
     let eager = Running { runs: RUNS, threaded: false, step: &|| {}, begin: &|_| {}, watch: None };
     let want = execute::<Cuda>(program, &device, &eager);
     let nodes = program.budget.unwrap_or(Budget::default().nodes);
