@@ -10,12 +10,12 @@ use super::execute::{Watch, read};
 use super::program::Program;
 
 /// One call of an operation.
-pub(crate) struct Call {
+pub(crate) struct Call<T = TensorData> {
     pub(crate) statement: usize,
     pub(crate) scalars: Vec<Scalar>,
     pub(crate) draws: DrawState,
-    pub(crate) operands: Vec<TensorData>,
-    pub(crate) results: Vec<TensorData>,
+    pub(crate) operands: Vec<T>,
+    pub(crate) results: Vec<T>,
 }
 
 /// A tensor that is seen: a handle that is held, or its values.
@@ -40,8 +40,7 @@ fn now(value: Value<Cuda>) -> TensorData {
 #[derive(Default)]
 struct Sights {
     operands: Vec<Sight>,
-    #[allow(clippy::type_complexity, reason = "used once")]
-    calls: Vec<(usize, Vec<Scalar>, DrawState, Vec<Sight>, Vec<Sight>)>,
+    calls: Vec<Call<Sight>>,
 }
 
 /// Watches a run on one thread. It either holds every tensor to the end, and reads them then: nothing may be overwritten and
@@ -54,7 +53,7 @@ pub(crate) struct Observer {
 impl Observer {
     /// Which of the two it does, the program's seed says.
     pub(crate) fn new(program: &Program) -> Self {
-        Observer { holds: program.seed % 3 == 0, sights: Mutex::default() }
+        Observer { holds: program.seed.is_multiple_of(3), sights: Mutex::default() }
     }
 
     fn sight(&self, value: &Value<Cuda>) -> Sight {
@@ -64,9 +63,13 @@ impl Observer {
     /// The calls in their order.
     pub(crate) fn calls(self) -> Vec<Call> {
         let sights = self.sights.into_inner().expect("nothing panics while it is locked");
-        let calls = sights.calls.into_iter().map(|(statement, scalars, draws, operands, results)| {
-            let data = |sights: Vec<Sight>| sights.into_iter().map(Sight::data).collect();
-            Call { statement, scalars, draws, operands: data(operands), results: data(results) }
+        let data = |sights: Vec<Sight>| sights.into_iter().map(Sight::data).collect();
+        let calls = sights.calls.into_iter().map(|call| Call {
+            statement: call.statement,
+            scalars: call.scalars,
+            draws: call.draws,
+            operands: data(call.operands),
+            results: data(call.results),
         });
         calls.collect()
     }
@@ -82,7 +85,7 @@ impl Watch<Cuda> for Observer {
         let results = results.iter().map(|value| self.sight(value)).collect();
         let mut sights = self.sights.lock().expect("nothing panics while it is locked");
         let operands = std::mem::take(&mut sights.operands);
-        sights.calls.push((statement, scalars.to_vec(), draws, operands, results));
+        sights.calls.push(Call { statement, scalars: scalars.to_vec(), draws, operands, results });
     }
 }
 
