@@ -50,7 +50,7 @@ pub(crate) struct Profile {
     pub(crate) threads: &'static [usize],
     /// Whether some programs have hundreds of operations.
     pub(crate) long: bool,
-    /// Whether operations fail now and then.
+    /// Whether operations fail now and then. If not, each index names an element.
     pub(crate) fails: bool,
     /// Whether each run does the same, and ends with a step.
     pub(crate) steady: bool,
@@ -370,7 +370,9 @@ impl Generator {
                 let strict = (name == "float_grid_sample_2d" || name.starts_with("deform")) && position > 0;
                 strict || name.starts_with("ctc") || (!usual && !self.chance(6))
             }
-            Values::Int { low, high } => !matches!((low, high), (-8 | 0, 8)),
+            Values::Int { low, high } => {
+                !matches!((low, high), (-8 | 0, 8)) || !self.profile.fails && has_indices(name)
+            }
             Values::Bool => false,
             Values::Quantized { low } => low > -127 && !self.chance(6),
         };
@@ -494,6 +496,11 @@ impl View {
             (View::Slice(tensor, slice), _) => Op::bool_slice { tensor, slices: vec![slice] },
         }
     }
+}
+
+/// Whether an operand of the operation is indices.
+fn has_indices(name: &str) -> bool {
+    ["select", "gather", "scatter", "embedding"].iter().any(|part| name.contains(part))
 }
 
 pub(crate) fn kind_of(dtype: DType) -> Kind {
