@@ -61,6 +61,8 @@ mod logic;
 mod matmul;
 #[path = "ops/models.rs"]
 mod models;
+#[path = "ops/programs/mod.rs"]
+mod programs;
 #[path = "ops/reduce.rs"]
 mod reduce;
 #[path = "ops/rules.rs"]

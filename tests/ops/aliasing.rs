@@ -42,6 +42,21 @@ fn shifting_rows_within_a_tensor() {
     family.finish();
 }
 
+crate::body!(ScanInPlace | x | [Value::Float(B::float_cumsum(B::float_swap_dims(x.float(), 0, 1), 1))]);
+
+/// A view is copied and then scanned in place. Threads that had no row of their own read the first one while it was
+/// written.
+#[test]
+fn a_scan_in_place_of_fewer_rows_than_a_block_has_does_not_race() {
+    let mut family = Family::new("cumulative", DType::F32);
+    family.cases("cumsum in place", 0.5, |family, rng| {
+        let shape = [rng.range(2, 40), rng.range(2, 7)];
+        let args = [Arg::plain(rng, &shape, DType::F32, Domain::Normal)];
+        family.check(&args, &ScanInPlace, Tolerance::sum(DType::F32, shape[0]));
+    });
+    family.finish();
+}
+
 /// `y[:, 0] += |x[:, 2]|` twice: the second write must see the first.
 #[derive(Debug)]
 struct TwoUpdates;

@@ -77,7 +77,7 @@ fn conv(dtype: DType) {
             Arg::random(rng, &[cout, cin / groups, kernel], dtype, Domain::Normal),
             Arg::plain(rng, &[cout], dtype, Domain::Normal),
         ];
-        let options = ConvOptions::new([rng.range(1, 2)], [rng.below(3)], [rng.range(1, 2)], groups);
+        let options = ConvOptions::new([rng.range(1, 3)], [rng.below(3)], [rng.range(1, 2)], groups);
         let tolerance = Tolerance::chain(dtype, 1, cin / groups * kernel);
         family.check_both(&args, &Conv1d(options), tolerance, gradient(dtype, &args));
     });

@@ -148,6 +148,29 @@ fn a_remainder_lies_between_zero_and_the_divisor() {
 }
 
 crate::body!(
+    SortedIndices
+        | x
+        | [
+            Value::Int(B::int_argsort(x.int(), 0, false)),
+            Value::Int(B::int_sort_with_indices(x.int(), 0, false).1),
+            Value::Int(B::int_sort_with_indices(x.int(), 0, false).0)
+        ]
+);
+
+#[test]
+fn sorting_bytes_gives_indices_that_a_byte_does_not_hold() {
+    for dtype in [DType::I8, DType::I64] {
+        let falling: Vec<i128> = (0..200).map(|k| 99 - k).collect();
+        let x = Arg::new(ints(&[200], &falling), dtype);
+        let indices: Vec<i128> = (0..200).rev().collect();
+        let sorted: Vec<i128> = (0..200).map(|k| k - 100).collect();
+        let expected = [ints(&[200], &indices), ints(&[200], &indices), ints(&[200], &sorted)];
+        let args = vec![x; 3];
+        check("index", "indices of sorted integers", &args, &SortedIndices, &expected, Tolerance::exact());
+    }
+}
+
+crate::body!(
     ZeroDivision
         | x
         | [

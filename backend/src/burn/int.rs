@@ -4,7 +4,7 @@ use super::{cat, default_int, read, run, run_on, unsupported};
 use crate::ops::elementwise::*;
 use crate::ops::{cumulative, data, index, int_matmul, random, reduce, view};
 use crate::{Cuda, CudaDevice, CudaTensor};
-use burn_backend::ops::IntTensorOps;
+use burn_backend::ops::{FloatTensorOps, IntTensorOps};
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_backend::{Distribution, ExecutionError, Scalar, Shape, Slice, TensorData};
 use burn_std::{BoolDType, FloatDType, IntDType};
@@ -262,6 +262,18 @@ impl IntTensorOps<Cuda> for Cuda {
 
     fn int_argmax(tensor: CudaTensor, dim: usize) -> CudaTensor {
         run!(tensor => reduce::argmax(&tensor, dim, default_int(&tensor)))
+    }
+
+    // Burn's own gives the indices the dtype of the values, which need not hold them.
+    fn int_argsort(tensor: CudaTensor, dim: usize, descending: bool) -> CudaTensor {
+        let dtype = default_int(&tensor).into();
+        // Burn's sort of floats goes by the dtype of what it reads.
+        <Cuda as FloatTensorOps<Cuda>>::float_argsort(tensor, dim, descending, dtype)
+    }
+
+    fn int_sort_with_indices(tensor: CudaTensor, dim: usize, descending: bool) -> (CudaTensor, CudaTensor) {
+        let indices = Self::int_argsort(tensor.clone(), dim, descending);
+        (Self::int_gather(dim, tensor, indices.clone()), indices)
     }
 
     fn int_argtopk(_tensor: CudaTensor, _dim: usize, _k: usize) -> CudaTensor {

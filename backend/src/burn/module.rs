@@ -64,6 +64,25 @@ impl ModuleOps<Cuda> for Cuda {
         run!(x => conv::conv2d_bias_backward(&bias, &output_grad))
     }
 
+    // Burn's defaults for one dimension convolve the gradient, which fails for some strides with groups.
+    fn conv1d_x_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<1>,
+    ) -> CudaTensor {
+        run!(x => conv::conv1d_x_backward(x.dims(), &weight, &output_grad, &options))
+    }
+
+    fn conv1d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<1>,
+    ) -> CudaTensor {
+        run!(x => conv::conv1d_weight_backward(&x, weight.dims(), &output_grad, &options))
+    }
+
     fn deform_conv2d(
         _x: CudaTensor,
         _offset: CudaTensor,

@@ -301,20 +301,29 @@ pub(crate) fn conv2d_weight_backward(
     dy: &CudaTensor,
     options: &ConvOptions<2>,
 ) -> Result<CudaTensor> {
-    const OP: &str = "conv2d_weight_backward";
-    check_operands(OP, x, dy)?;
-    let conv = Conv::new(OP, x.dims(), w_dims, options)?;
-    check::shape(OP, dy, &conv.y_shape())?;
+    weight_gradient("conv2d_weight_backward", x, w_dims, dy, options)
+}
+
+fn weight_gradient(
+    op: &'static str,
+    x: &CudaTensor,
+    w_dims: &[usize],
+    dy: &CudaTensor,
+    options: &ConvOptions<2>,
+) -> Result<CudaTensor> {
+    check_operands(op, x, dy)?;
+    let conv = Conv::new(op, x.dims(), w_dims, options)?;
+    check::shape(op, dy, &conv.y_shape())?;
     let Conv { batch, out_channels, groups, windows } = conv;
     let w_shape = Shape::from(w_dims.to_vec());
     if batch == 0 || w_dims.contains(&0) {
-        return zeros(x.device(), w_shape, x.dtype(), OP);
+        return zeros(x.device(), w_shape, x.dtype(), op);
     }
     let (k, l) = (conv.k(), conv.l());
     let chunk = conv.chunk(x.elem().size_bytes());
     let part = |first: usize, count: usize| {
         let columns = count * l;
-        let col = CudaTensor::empty(x.device(), [groups, k, columns], x.dtype(), OP)?;
+        let col = CudaTensor::empty(x.device(), [groups, k, columns], x.dtype(), op)?;
         im2col(&col, (l as i64, columns as i64), &images(x, first, count), &windows)?;
         let dy = images(dy, first, count);
         let dy = dy.with_layout(dy.layout().swap_dims(0, 1).expect("four dimensions"));
@@ -330,6 +339,53 @@ pub(crate) fn conv2d_weight_backward(
         sum = binary(&ADD, sum, cast(part(first, chunk.min(batch - first))?, acc)?)?;
     }
     cast(sum, x.dtype())?.reshape(w_dims)
+}
+
+/// The dimensions of rows as images of height 1.
+fn flat_image(op: &'static str, dims: &[usize]) -> Result<[usize; 4]> {
+    match *dims {
+        [a, b, n] => Ok([a, b, 1, n]),
+        _ => Err(Error::Shape {
+            op,
+            detail: "input, weight and gradient must have three dimensions".into(),
+            shapes: vec![dims.to_vec()],
+        }),
+    }
+}
+
+fn flat_options(options: &ConvOptions<1>) -> ConvOptions<2> {
+    let ConvOptions { stride: [stride], padding: [padding], dilation: [dilation], groups } = *options;
+    ConvOptions { stride: [1, stride], padding: [0, padding], dilation: [1, dilation], groups }
+}
+
+/// Gradient of a one-dimensional convolution with respect to `x`: that of images of height 1.
+///
+/// # Errors
+/// As for [`conv2d`].
+pub(crate) fn conv1d_x_backward(
+    x_dims: &[usize],
+    w: &CudaTensor,
+    dy: &CudaTensor,
+    options: &ConvOptions<1>,
+) -> Result<CudaTensor> {
+    const OP: &str = "conv1d_x_backward";
+    let (w, dy) = (w.reshape(&flat_image(OP, w.dims())?)?, dy.reshape(&flat_image(OP, dy.dims())?)?);
+    x_gradient(OP, &flat_image(OP, x_dims)?, &w, &dy, &flat_options(options))?.reshape(x_dims)
+}
+
+/// Gradient of a one-dimensional convolution with respect to the weight.
+///
+/// # Errors
+/// As for [`conv2d`].
+pub(crate) fn conv1d_weight_backward(
+    x: &CudaTensor,
+    w_dims: &[usize],
+    dy: &CudaTensor,
+    options: &ConvOptions<1>,
+) -> Result<CudaTensor> {
+    const OP: &str = "conv1d_weight_backward";
+    let (x, dy) = (x.reshape(&flat_image(OP, x.dims())?)?, dy.reshape(&flat_image(OP, dy.dims())?)?);
+    weight_gradient(OP, &x, &flat_image(OP, w_dims)?, &dy, &flat_options(options))?.reshape(w_dims)
 }
 
 /// Gradient of [`conv2d`] with respect to the bias: `dy [B, O, OH, OW]` summed to `[O]`.

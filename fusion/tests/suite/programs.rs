@@ -6,28 +6,29 @@
 //! the first; alone, it runs and prints the one with that seed.
 
 mod backend;
+mod difference;
 mod execute;
 mod fit;
 mod found;
 mod generate;
 mod program;
 mod range;
+mod subject;
 mod totals;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use burn_backend::{Backend, DType, TensorData};
+use burn_backend::Backend;
 use burn_flex::{Flex, FlexDevice};
-use burn_std::{bf16, f16};
 use kiln_fusion::{Budget, Fusion, Stats};
-use kiln_surface::Meta;
 
 use backend::{Own, OwnDevice};
-use execute::{RUNS_PROGRAM, Seen, execute, seed_of};
-use generate::generate;
-use program::Program;
+use difference::difference;
+use execute::{RUNS_PROGRAM, Running, Seen, execute, seed_of};
+use generate::Profile;
+use program::{Program, RUNS};
 use totals::Totals;
 
 type Captured = Fusion<Own>;
@@ -41,80 +42,27 @@ const WORKERS: u16 = 2;
 /// A program that takes longer than this hangs.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Whether two tensors are equal to the bit, but that any NaN is any other.
-fn same(a: &TensorData, b: &TensorData) -> bool {
-    fn all<T: burn_backend::Element>(a: &TensorData, b: &TensorData, same: impl Fn(&T, &T) -> bool) -> bool {
-        let (Ok(a), Ok(b)) = (a.as_slice::<T>(), b.as_slice::<T>()) else { return false };
-        a.iter().zip(b).all(|(a, b)| same(a, b))
-    }
-    if a.shape != b.shape || !(a.dtype == b.dtype || booleans(a.dtype, b.dtype)) {
-        return false;
-    }
-    if a.bytes == b.bytes {
-        return true;
-    }
-    match a.dtype {
-        DType::F64 => all::<f64>(a, b, |a, b| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()),
-        DType::F32 => all::<f32>(a, b, |a, b| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()),
-        DType::F16 => all::<f16>(a, b, |a, b| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()),
-        DType::BF16 => all::<bf16>(a, b, |a, b| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()),
-        _ => false,
-    }
-}
-
-/// Whether the dtypes may be those of one boolean tensor. burn-flex calls what it gathers from one a tensor of U8, and
-/// which operand's dtype an operation passes on depends on which of them it may overwrite.
-fn booleans(a: DType, b: DType) -> bool {
-    let stored = |dtype| matches!(dtype, DType::U8 | DType::Bool(_));
-    stored(a) && stored(b) && (a != DType::U8 || b != DType::U8)
-}
-
-/// What is wrong with what a statement showed, if anything is.
-fn difference(want: &Seen, got: &Seen) -> Option<String> {
-    match (want, got) {
-        (_, Seen::Refused(message)) => Some(format!("the call panicked: {message}")),
-        (Seen::Data(want), Seen::Data(got)) => {
-            let equal = want.len() == got.len() && want.iter().zip(got).all(|(want, got)| same(want, got));
-            (!equal).then(|| format!("read\n      {}\n    instead of\n      {}", show(got), show(want)))
-        }
-        (Seen::Failed(_), Seen::Failed(_)) => None,
-        (Seen::Failed(_), Seen::Data(got)) => Some(format!("read {} after a failure", show(got))),
-        (Seen::Data(want), Seen::Failed(message)) => {
-            Some(format!("failed: {message}; instead of {}", show(want)))
-        }
-        (Seen::Metas(want), Seen::Metas(got)) => {
-            let equal = |(want, got): (&Meta, &Meta)| {
-                want.shape == got.shape && (want.dtype == got.dtype || booleans(want.dtype, got.dtype))
-            };
-            (!want.iter().zip(got).all(equal)).then(|| format!("gave {got:?} instead of {want:?}"))
-        }
-        // What depends on a failure is recorded all the same, and one of the call itself waits for the read.
-        (Seen::Nothing, Seen::Nothing) | (Seen::Nothing | Seen::Refused(_), Seen::Metas(_)) => None,
-        _ => Some(format!("showed {got:?} instead of {want:?}")),
-    }
-}
-
-fn show(data: &[TensorData]) -> String {
-    let all: Vec<_> =
-        data.iter().map(|data| format!("{:?} {:?} {data}", data.dtype, &data.shape[..])).collect();
-    all.join(", ")
-}
-
 fn captured(program: &Program, device: &OwnDevice) -> (Vec<Vec<Seen>>, Stats) {
     let nodes = program.budget.unwrap_or(Budget::default().nodes);
     Captured::forget_plans(device);
     device.set_compiles(program.compiles);
     Captured::set_budget(device, Budget { nodes, ..Budget::default() });
     Captured::reset_stats(device);
-    let got = execute::<Captured>(program, device, true, &|| Captured::step(device), &|run| {
-        Captured::seed(device, seed_of(program, run));
-    });
+    let running = Running {
+        runs: RUNS,
+        threaded: true,
+        step: &|| Captured::step(device),
+        begin: &|run| Captured::seed(device, seed_of(program, run)),
+        watch: None,
+    };
+    let got = execute::<Captured>(program, device, &running);
     (got, Captured::stats(device))
 }
 
 /// Runs a program both ways; what is wrong, if anything is.
 fn check(program: &Program, device: &OwnDevice) -> (Option<String>, Vec<Vec<Seen>>, Stats) {
-    let want = execute::<Flex>(program, &FlexDevice, false, &|| {}, &|_| {});
+    let plain = Running { runs: RUNS, threaded: false, step: &|| {}, begin: &|_| {}, watch: None };
+    let want = execute::<Flex>(program, &FlexDevice, &plain);
     let (got, stats) = captured(program, device);
     let runs = want.iter().zip(&got).enumerate();
     let wrong = runs
@@ -150,6 +98,10 @@ fn report(program: &Program, wrong: &str, device: &OwnDevice) -> String {
     )
 }
 
+fn generate(seed: u64) -> Program {
+    generate::generate(seed, &Profile::FLEX)
+}
+
 fn hide_expected_panics() {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -163,10 +115,10 @@ fn hide_expected_panics() {
 }
 
 /// For each worker the seed of the program that it runs, and since when.
-type Running = Arc<Vec<Mutex<Option<(u64, Instant)>>>>;
+type InHand = Arc<Vec<Mutex<Option<(u64, Instant)>>>>;
 
 /// Ends the process when a program takes too long, after printing it.
-fn watch(running: Running) {
+fn watch(running: InHand) {
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(Duration::from_secs(1));
@@ -194,7 +146,7 @@ fn random_programs_give_what_flex_gives() {
     }
     let began = Instant::now();
     let next = AtomicU64::new(first);
-    let running: Running = Arc::new((0..WORKERS).map(|_| Mutex::new(None)).collect());
+    let running: InHand = Arc::new((0..WORKERS).map(|_| Mutex::new(None)).collect());
     watch(running.clone());
     let wrong: Mutex<Vec<String>> = Mutex::default();
     let totals = Mutex::new(Totals::default());

@@ -6,4 +6,4 @@ mod capture;
 mod errors;
 mod precision;
 mod random;
-mod recorded;
+pub(crate) mod recorded;

@@ -17,7 +17,7 @@ use crate::harness::family;
 type Recorded = Fusion<Cuda>;
 
 /// Statistics and plans belong to the device, so these tests take turns.
-fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,6 +13,8 @@ use kiln_fusion::graph::Graph;
 use kiln_fusion::{Declined, DrawState, Fusion, GraphCompiler, History, Run, interpret_graph};
 use kiln_surface::{Rewrap, arg_type, burn::*, ret_type, with_backend_methods};
 
+use super::subject::Subject;
+
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Own;
 
@@ -152,27 +154,6 @@ macro_rules! delegate {
 }
 with_backend_methods! { delegate! {} }
 
-/// A backend that programs run on.
-pub(crate) trait Subject: Backend {
-    /// Kiln's random floats. A backend that counts draws itself leaves `draws` alone.
-    fn random_float(
-        shape: Shape,
-        distribution: Distribution,
-        device: &Self::Device,
-        dtype: FloatDType,
-        draws: &mut DrawState,
-    ) -> Self::FloatTensorPrimitive;
-
-    /// Kiln's random integers.
-    fn random_int(
-        shape: Shape,
-        distribution: Distribution,
-        device: &Self::Device,
-        dtype: IntDType,
-        draws: &mut DrawState,
-    ) -> Self::IntTensorPrimitive;
-}
-
 impl Subject for Fusion<Own> {
     fn random_float(
         shape: Shape,
@@ -192,37 +173,5 @@ impl Subject for Fusion<Own> {
         _: &mut DrawState,
     ) -> Self::IntTensorPrimitive {
         Self::int_random(shape, distribution, device, dtype)
-    }
-}
-
-/// Takes the counters of a draw: one makes 16 bytes, that is four numbers up to f32 and two of any other dtype.
-fn take_counters(draws: &mut DrawState, dtype: DType, len: usize) -> DrawState {
-    let state = *draws;
-    let per_counter = if matches!(dtype, DType::F32 | DType::F16 | DType::BF16) { 4 } else { 2 };
-    draws.offset += (len as u64).div_ceil(per_counter);
-    state
-}
-
-impl Subject for Flex {
-    fn random_float(
-        shape: Shape,
-        distribution: Distribution,
-        device: &FlexDevice,
-        dtype: FloatDType,
-        draws: &mut DrawState,
-    ) -> Self::FloatTensorPrimitive {
-        let state = take_counters(draws, dtype.into(), shape.num_elements());
-        <Self as GraphCompiler>::draw_float(shape, distribution, device, dtype.into(), state)
-    }
-
-    fn random_int(
-        shape: Shape,
-        distribution: Distribution,
-        device: &FlexDevice,
-        dtype: IntDType,
-        draws: &mut DrawState,
-    ) -> Self::IntTensorPrimitive {
-        let state = take_counters(draws, dtype.into(), shape.num_elements());
-        <Self as GraphCompiler>::draw_int(shape, distribution, device, dtype.into(), state)
     }
 }

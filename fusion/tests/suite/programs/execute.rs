@@ -11,8 +11,8 @@ use kiln_fusion::{DrawState, Value};
 use kiln_surface::burn::*;
 use kiln_surface::{Attribute, Meta, Op, PrimId, ValueId, with_backend_methods};
 
-use super::backend::Subject;
-use super::program::{Action, Mask, Program, RUNS, Var, vary};
+use super::program::{Action, Mask, Program, Var, vary};
+use super::subject::Subject;
 
 /// What a statement shows.
 #[derive(Debug, Clone)]
@@ -29,12 +29,36 @@ pub(crate) enum Seen {
     Refused(String),
 }
 
+/// How a program runs.
+pub(crate) struct Running<'a, B: Subject> {
+    /// How often, each time with other data and other scalars.
+    pub(crate) runs: u32,
+    /// On as many threads as the program has, or else on this one in program order.
+    pub(crate) threaded: bool,
+    /// Called at the end of a step.
+    pub(crate) step: &'a (dyn Fn() + Sync),
+    /// Called before each run.
+    pub(crate) begin: &'a (dyn Fn(u32) + Sync),
+    /// Sees what operations are called with and what they give.
+    pub(crate) watch: Option<&'a dyn Watch<B>>,
+}
+
+/// Sees operations.
+pub(crate) trait Watch<B: Subject>: Sync {
+    /// The statement is about to call its operation.
+    fn before(&self, statement: usize, run: u32, operands: &[Value<B>]);
+
+    /// It has. `draws` is the state of the random numbers before.
+    fn after(&self, statement: usize, run: u32, scalars: &[Scalar], draws: DrawState, results: &[Value<B>]);
+}
+
 /// A variable: a tensor, or none if an operation that it depends on has failed.
 type Slot<B> = Option<Option<Value<B>>>;
 
 /// What the threads of a run share.
 struct Shared<'a, B: Subject> {
     program: &'a Program,
+    running: &'a Running<'a, B>,
     device: &'a B::Device,
     variables: Vec<Mutex<Slot<B>>>,
     /// For each statement those of other threads that it waits for.
@@ -58,18 +82,17 @@ fn quietly<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Runs a program `RUNS` times, on as many threads as it has or else on this one in program order, and returns what
-/// each statement showed in each run.
+/// Runs a program and returns what each statement showed in each run.
 pub(crate) fn execute<B: Subject>(
     program: &Program,
     device: &B::Device,
-    threaded: bool,
-    step: &(dyn Fn() + Sync),
-    begin: &(dyn Fn(u32) + Sync),
+    running: &Running<'_, B>,
 ) -> Vec<Vec<Seen>> {
+    let Running { runs, threaded, step, begin, .. } = *running;
     let variables = program.statements.iter().flat_map(|statement| statement.action.makes()).max();
     let shared = Shared::<B> {
         program,
+        running,
         device,
         variables: (0..variables.map_or(0, |last| last + 1)).map(|_| Mutex::new(None)).collect(),
         waits_for: if threaded { waits_for(program) } else { Vec::new() },
@@ -92,15 +115,15 @@ pub(crate) fn execute<B: Subject>(
     let mut collect = || all.push(std::mem::take(&mut *shared.seen.lock().unwrap()));
     let barrier = Barrier::new(threads);
     if threads == 1 || program.fresh_threads {
-        for run in 0..RUNS {
+        for run in 0..runs {
             prepare(run);
             std::thread::scope(|scope| {
                 let others = (1..threads).map(|thread| {
                     let shared = &shared;
-                    scope.spawn(move || shared.part(thread, run, threaded, step))
+                    scope.spawn(move || shared.part(thread, run))
                 });
                 let others: Vec<_> = others.collect();
-                shared.part(0, run, threaded, step);
+                shared.part(0, run);
                 others.into_iter().for_each(|other| other.join().expect("a part of a program"));
             });
             collect();
@@ -110,18 +133,18 @@ pub(crate) fn execute<B: Subject>(
             for thread in 1..threads {
                 let (shared, barrier) = (&shared, &barrier);
                 scope.spawn(move || {
-                    for run in 0..RUNS {
+                    for run in 0..runs {
                         barrier.wait();
-                        shared.part(thread, run, threaded, step);
+                        shared.part(thread, run);
                         barrier.wait();
                     }
                     step();
                 });
             }
-            for run in 0..RUNS {
+            for run in 0..runs {
                 prepare(run);
                 barrier.wait();
-                shared.part(0, run, threaded, step);
+                shared.part(0, run);
                 barrier.wait();
                 collect();
             }
@@ -160,7 +183,8 @@ fn waits_for(program: &Program) -> Vec<Vec<usize>> {
 
 impl<B: Subject> Shared<'_, B> {
     /// The statements of one thread, or all of them in one go.
-    fn part(&self, thread: usize, run: u32, threaded: bool, step: &(dyn Fn() + Sync)) {
+    fn part(&self, thread: usize, run: u32) {
+        let threaded = self.running.threaded;
         RUNS_PROGRAM.set(true);
         let mask: Mask = 1 << run;
         for (index, statement) in self.program.statements.iter().enumerate() {
@@ -174,7 +198,7 @@ impl<B: Subject> Shared<'_, B> {
                 }
             }
             if statement.runs & mask != 0 {
-                let seen = self.statement(&statement.action, run, threaded, step);
+                let seen = self.statement(index, &statement.action, run);
                 if !matches!(seen, Seen::Nothing) {
                     self.seen.lock().unwrap()[index] = seen;
                 }
@@ -198,7 +222,7 @@ impl<B: Subject> Shared<'_, B> {
         *self.variables[var as usize].lock().unwrap() = Some(value);
     }
 
-    fn statement(&self, action: &Action, run: u32, threaded: bool, step: &(dyn Fn() + Sync)) -> Seen {
+    fn statement(&self, index: usize, action: &Action, run: u32) -> Seen {
         match action {
             Action::Upload { to, input, seed } => {
                 let data = input.data(seed.wrapping_add(u64::from(run)));
@@ -211,7 +235,7 @@ impl<B: Subject> Shared<'_, B> {
                 self.set(*to, Some(value));
                 Seen::Nothing
             }
-            Action::Op { op, scalars, consumes, to } => self.op(op, scalars, consumes, to, run),
+            Action::Op { .. } => self.op(index, action, run),
             Action::Clone { from, to } => {
                 self.set(*to, self.get(*from));
                 Seen::Nothing
@@ -247,15 +271,15 @@ impl<B: Subject> Shared<'_, B> {
                 }
             }
             Action::Step => {
-                step();
+                (self.running.step)();
                 Seen::Nothing
             }
-            Action::Sync => {
-                B::sync(self.device).expect("nothing that sync waits for fails");
-                Seen::Nothing
-            }
+            Action::Sync => match B::sync(self.device) {
+                Ok(()) => Seen::Nothing,
+                Err(error) => Seen::Failed(error.to_string()),
+            },
             Action::Pause { micros } => {
-                if threaded {
+                if self.running.threaded {
                     std::thread::sleep(Duration::from_micros(*micros));
                 }
                 Seen::Nothing
@@ -263,7 +287,8 @@ impl<B: Subject> Shared<'_, B> {
         }
     }
 
-    fn op(&self, op: &Op, scalars: &[Scalar], consumes: &[Var], to: &[Var], run: u32) -> Seen {
+    fn op(&self, index: usize, action: &Action, run: u32) -> Seen {
+        let Action::Op { op, scalars, consumes, to } = action else { unreachable!("it is an operation") };
         let mut operands = Vec::new();
         op.inputs(&mut |value| operands.push(value.0));
         let mut values = Vec::new();
@@ -276,9 +301,15 @@ impl<B: Subject> Shared<'_, B> {
             return Seen::Nothing;
         };
         let scalars: Vec<Scalar> = scalars.iter().map(|scalar| vary(*scalar, run)).collect();
+        let watch = self.running.watch;
+        if let Some(watch) = watch {
+            watch.before(index, run, &values);
+        }
+        let mut state = DrawState::default();
         let called = match op.draw() {
             Some(_) => {
                 let mut draws = self.draws.lock().unwrap();
+                state = *draws;
                 quietly(|| call(op, values, &scalars, self.device, &mut draws))
             }
             None => quietly(|| call(op, values, &scalars, self.device, &mut DrawState::default())),
@@ -287,6 +318,9 @@ impl<B: Subject> Shared<'_, B> {
             Ok(results) => {
                 assert_eq!(results.len(), to.len(), "{op:?} gives as many results as it says");
                 let metas = results.iter().map(Value::meta).collect();
+                if let Some(watch) = watch {
+                    watch.after(index, run, &scalars, state, &results);
+                }
                 to.iter().zip(results).for_each(|(var, result)| self.set(*var, Some(result)));
                 Seen::Metas(metas)
             }
@@ -298,7 +332,8 @@ impl<B: Subject> Shared<'_, B> {
     }
 }
 
-fn read<B: Subject>(value: Value<B>) -> Result<TensorData, ExecutionError> {
+/// Waits for the values of a tensor.
+pub(crate) fn read<B: Subject>(value: Value<B>) -> Result<TensorData, ExecutionError> {
     let data = match value {
         Value::Float(tensor) => try_read_sync(B::float_into_data(tensor)),
         Value::Int(tensor) => try_read_sync(B::int_into_data(tensor)),
@@ -407,7 +442,7 @@ macro_rules! define_call {
         host { $($host:tt)* }
     })*) => {
         /// Calls the method of the backend; `values` are the operands in order.
-        fn call<B: Subject>(
+        pub(crate) fn call<B: Subject>(
             op: &Op,
             values: Vec<Value<B>>,
             scalars: &[Scalar],

@@ -3,12 +3,18 @@
 use burn_backend::quantization::QuantLevel;
 use burn_backend::{DType, Shape, Slice};
 use kiln_surface::arguments::{Case, Values};
-use kiln_surface::{Axes, Kind, Meta, Op, infer, with_backend_methods};
+use kiln_surface::{Axes, Kind, Meta, Op, infer_with, with_backend_methods};
 
 use super::generate::{Generator, Known, kind_of};
 use super::program::Var;
 
 impl Generator {
+    /// What the operation of a case gives.
+    pub(crate) fn inferred(&self, case: &Case) -> Option<Vec<Meta>> {
+        let meta = |value: kiln_surface::ValueId| &case.inputs[value.0 as usize].meta;
+        infer_with(&case.op, &meta, &self.profile.defaults).ok().map(|outs| outs.into_vec())
+    }
+
     /// The case with a variable as its first tensor.
     pub(crate) fn fitted(&mut self, name: &str, case: &Case) -> Option<(Case, Var)> {
         let first = case.inputs.first()?.clone();
@@ -43,7 +49,7 @@ impl Generator {
         }
         case.inputs[0].meta.shape = meta.shape.clone();
         self.reshape_operands(bare(name), &mut case, &first.meta.shape, &shape)?;
-        inferred(&case).map(|_| (case, var))
+        self.inferred(&case).map(|_| (case, var))
     }
 
     /// Fits attributes and other operands to a first tensor of another shape, or gives up.
@@ -63,6 +69,12 @@ impl Generator {
         }
         if matches!(bare, "gather" | "scatter_add" | "scatter_or" | "select" | "select_add" | "select_or") {
             others[0].values = Values::Int { low: 0, high: size as i64 };
+        }
+        if bare.starts_with("embedding") && !self.profile.fails {
+            let rows = shape.first().copied().filter(|rows| *rows > 0)?;
+            for input in others.iter_mut().filter(|input| kind_of(input.meta.dtype) == Kind::Int) {
+                input.values = Values::Int { low: 0, high: rows as i64 };
+            }
         }
         Some(())
     }
@@ -202,11 +214,6 @@ impl Generator {
             })
             .collect()
     }
-}
-
-/// What the operation of a case gives.
-pub(crate) fn inferred(case: &Case) -> Option<Vec<Meta>> {
-    infer(&case.op, &|value| &case.inputs[value.0 as usize].meta).ok().map(|outs| outs.into_vec())
 }
 
 /// A quantised dtype with one scale for the tensor; most operations take no other.

@@ -5,11 +5,11 @@
 //! variable where one fits or can be made to fit by views; else it is uploaded. [`infer`] judges the result; what it
 //! refuses is taken as `arguments` gave it.
 
-use burn_backend::{BoolStore, DType, IntDType, Scalar, Shape, Slice};
+use burn_backend::{BoolStore, DType, FloatDType, IntDType, Scalar, Shape, Slice};
 use kiln_surface::arguments::{Case, Input, Rng, UNSUPPORTED_BY_FLEX, Values, arguments};
-use kiln_surface::{Kind, Meta, Op, ValueId, infer};
+use kiln_surface::{Defaults, Kind, Meta, Op, ValueId, infer_with};
 
-use super::fit::{bare, inferred};
+use super::fit::bare;
 use super::program::{ALL, Action, Mask, Program, Statement, Var, number};
 use super::range::{Range, range};
 
@@ -35,6 +35,42 @@ const COMMON: &[&str] = &[
     "bool_not", "bool_into_float", "float_into_int", "float_argmax", "float_swap_dims", "float_gather", "float_flip",
 ];
 
+/// What programs are made of: what the backends that are compared both have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Profile {
+    /// Whether an operation is left out.
+    pub(crate) leaves_out: fn(&str) -> bool,
+    /// Whether it is left out with these attributes.
+    pub(crate) refuses: fn(&Op) -> bool,
+    /// The dtype that takes the place of another; one that has another in its place does not occur.
+    pub(crate) dtype: fn(DType) -> DType,
+    /// What the backend chooses where Burn's signatures name no dtype.
+    pub(crate) defaults: Defaults,
+    /// The numbers of threads that are drawn from.
+    pub(crate) threads: &'static [usize],
+    /// Whether some programs have hundreds of operations.
+    pub(crate) long: bool,
+    /// Whether operations fail now and then. If not, each index names an element.
+    pub(crate) fails: bool,
+    /// Whether each run does the same, and ends with a step.
+    pub(crate) steady: bool,
+}
+
+impl Profile {
+    /// Whatever burn-flex can do.
+    #[allow(dead_code, reason = "not every user runs on burn-flex")]
+    pub(crate) const FLEX: Profile = Profile {
+        leaves_out: |name| UNSUPPORTED_BY_FLEX.iter().any(|(unsupported, _)| *unsupported == name),
+        refuses: |_| false,
+        dtype: |dtype| dtype,
+        defaults: Defaults { float: FloatDType::F32, index: IntDType::I64 },
+        threads: &[1, 1, 1, 1, 2, 2, 3, 4],
+        long: true,
+        fails: true,
+        steady: false,
+    };
+}
+
 /// What is known of a variable.
 pub(crate) struct Known {
     pub(crate) meta: Meta,
@@ -51,32 +87,34 @@ pub(crate) struct Generator {
     pub(crate) rng: Rng,
     program: Program,
     pub(crate) vars: Vec<Known>,
+    pub(crate) profile: Profile,
     thread: usize,
 }
 
 /// The program of a seed.
-pub(crate) fn generate(seed: u64) -> Program {
+pub(crate) fn generate(seed: u64, profile: &Profile) -> Program {
     let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x6b69_6c6e);
-    let threads = rng.pick(&[1, 1, 1, 1, 2, 2, 3, 4]);
+    let threads = rng.pick(profile.threads);
     let program = Program {
         seed,
         threads,
         lockstep: rng.below(3) == 0,
         fresh_threads: rng.below(4) == 0,
-        budget: (rng.below(12) == 0).then(|| rng.between(2, 12)),
+        budget: (rng.below(12) == 0).then(|| rng.between(2, 12)).filter(|_| !profile.steady),
         compiles: rng.below(4) == 0,
         statements: Vec::new(),
     };
     let ops = match rng.below(16) {
-        0 => rng.between(100, 200),
-        1..4 => rng.between(40, 100),
+        0 if profile.long => rng.between(100, 200),
+        1..4 if profile.long => rng.between(40, 100),
         _ => rng.between(5, 40),
     };
-    let mut generator = Generator { rng, program, vars: Vec::new(), thread: 0 };
+    let mut generator = Generator { rng, program, vars: Vec::new(), profile: *profile, thread: 0 };
     for _ in 0..generator.rng.between(1, 4) {
         generator.any_upload();
     }
     let mut fails_at = (generator.rng.below(25) == 0).then(|| generator.rng.below(ops));
+    fails_at = fails_at.filter(|_| profile.fails);
     let mut made = 0;
     while made < ops {
         if fails_at.take_if(|at| *at <= made).is_some() {
@@ -139,6 +177,7 @@ impl Generator {
             2 => (DType::Bool(self.rng.pick(&[BoolStore::Native, BoolStore::U8])), Values::Bool),
             _ => (self.rng.pick(&floats), Values::Float { low: -2.0, high: 2.0 }),
         };
+        let dtype = (self.profile.dtype)(dtype);
         self.upload(Input { meta: Meta::new(Shape::from(shape), dtype), values }, ALL);
     }
 
@@ -180,7 +219,11 @@ impl Generator {
 
     /// All runs, or one time in `one_in` only some.
     fn some_runs(&mut self, one_in: usize) -> Mask {
-        if self.chance(one_in) { self.rng.between(1, usize::from(ALL) - 1) as Mask } else { ALL }
+        if !self.profile.steady && self.chance(one_in) {
+            self.rng.between(1, usize::from(ALL) - 1) as Mask
+        } else {
+            ALL
+        }
     }
 
     fn read(&mut self) {
@@ -227,7 +270,7 @@ impl Generator {
                 self.push(runs, Action::Read { var, consume });
             }
         }
-        if self.chance(2) {
+        if self.chance(2) || self.profile.steady {
             self.push(ALL, Action::Step);
         }
     }
@@ -272,7 +315,7 @@ impl Generator {
         let before = self.program.ops();
         for _ in 0..8 {
             let name = if self.rng.flag() { self.rng.pick(COMMON) } else { self.rng.pick(Op::NAMES) };
-            if UNSUPPORTED_BY_FLEX.iter().any(|(unsupported, _)| *unsupported == name) {
+            if (self.profile.leaves_out)(name) {
                 continue;
             }
             // Threads that run freely draw in no order.
@@ -280,7 +323,10 @@ impl Generator {
                 continue;
             }
             let seed = self.seed();
-            let case = arguments(name, seed).expect("an operation of the table");
+            let mut case = arguments(name, seed).expect("an operation of the table");
+            for input in &mut case.inputs {
+                input.meta.dtype = (self.profile.dtype)(input.meta.dtype);
+            }
             let fitted = if self.chance(8) { None } else { self.fitted(name, &case) };
             let (case, first) = match fitted {
                 Some((case, var)) => (case, vec![var]),
@@ -296,11 +342,12 @@ impl Generator {
 
     fn acceptable(&mut self, name: &str, case: &Case) -> bool {
         let small = |meta: &Meta| meta.shape.iter().product::<usize>() <= LARGEST && meta.shape.rank() <= 6;
-        if !case.inputs.iter().all(|input| small(&input.meta)) {
+        if !case.inputs.iter().all(|input| small(&input.meta)) || (self.profile.refuses)(&case.op) {
             return false;
         }
-        let Some(outs) = inferred(case) else { return false };
-        if !outs.iter().all(small) {
+        let Some(outs) = self.inferred(case) else { return false };
+        let dtype = |meta: &Meta| (self.profile.dtype)(meta.dtype) == meta.dtype;
+        if !outs.iter().all(|meta| small(meta) && dtype(meta)) {
             return false;
         }
         // burn-flex broadcasts a batch without matrices to matrices, and reads memory that is not there.
@@ -323,7 +370,9 @@ impl Generator {
                 let strict = (name == "float_grid_sample_2d" || name.starts_with("deform")) && position > 0;
                 strict || name.starts_with("ctc") || (!usual && !self.chance(6))
             }
-            Values::Int { low, high } => !matches!((low, high), (-8 | 0, 8)),
+            Values::Int { low, high } => {
+                !matches!((low, high), (-8 | 0, 8)) || !self.profile.fails && has_indices(name)
+            }
             Values::Bool => false,
             Values::Quantized { low } => low > -127 && !self.chance(6),
         };
@@ -363,7 +412,8 @@ impl Generator {
         runs: Mask,
     ) -> Vec<Var> {
         number(op, operands);
-        let outs = infer(op, &|value| &self.vars[value.0 as usize].meta).expect("it was inferred before");
+        let meta = |value: ValueId| &self.vars[value.0 as usize].meta;
+        let outs = infer_with(op, &meta, &self.profile.defaults).expect("it was inferred before");
         let ranges: Vec<Option<Range>> = operands.iter().map(|var| self.vars[*var as usize].range).collect();
         let first = operands.first().map(|var| self.vars[*var as usize].meta.clone());
         consumes.iter().for_each(|var| self.vars[*var as usize].alive = false);
@@ -446,6 +496,11 @@ impl View {
             (View::Slice(tensor, slice), _) => Op::bool_slice { tensor, slices: vec![slice] },
         }
     }
+}
+
+/// Whether an operand of the operation is indices.
+fn has_indices(name: &str) -> bool {
+    ["select", "gather", "scatter", "embedding"].iter().any(|part| name.contains(part))
 }
 
 pub(crate) fn kind_of(dtype: DType) -> Kind {

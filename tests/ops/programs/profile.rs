@@ -1,0 +1,170 @@
+//! What the programs of each test are made of.
+
+use burn_backend::ops::InterpolateMode;
+use burn_backend::{BoolStore, DType, IntDType, Shape};
+use kiln::fusion::{DrawState, GraphCompiler};
+use kiln::{Cuda, CudaDevice, Fusion};
+use kiln_surface::arguments::{UNSUPPORTED_BY_FLEX, arguments};
+use kiln_surface::{Defaults, Op};
+
+use super::execute::call;
+use super::generate::Profile;
+use super::observe::value;
+use super::subject::{Subject, take_counters};
+use crate::harness::family::{caught, shared};
+
+/// Operations that `Cuda` has not yet, those that Burn composes of them included. All that begin with `q_` belong here
+/// too.
+#[rustfmt::skip]
+const NOT_YET: &[&str] = &[
+    "float_cross", "float_scatter_nd", "float_gather_nd", "float_argtopk", "int_scatter_nd", "int_gather_nd", "int_argtopk",
+    "conv1d_x_backward", "deform_conv2d", "deform_conv2d_backward", "conv3d", "conv3d_x_backward", "conv3d_weight_backward", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "conv_transpose3d_x_backward",
+    "conv_transpose3d_weight_backward", "interpolate", "interpolate_backward", "attention", "ctc_loss_backward", "rfft",
+    "irfft", "quantize", "quantize_dynamic", "dequantize",
+];
+
+/// Operations that read to the host inside, so that a graph with them is not captured.
+#[rustfmt::skip]
+const READS: &[&str] = &[
+    "float_sort", "float_sort_with_indices", "float_argsort", "float_topk", "int_sort", "int_sort_with_indices",
+    "int_argsort", "int_topk",
+];
+
+fn left_out(name: &str) -> bool {
+    let flex = UNSUPPORTED_BY_FLEX.iter().any(|(unsupported, _)| *unsupported == name);
+    // Memory without values has none to compare.
+    flex || name.starts_with("q_") || name.ends_with("_empty") || NOT_YET.contains(&name)
+}
+
+/// Burn's own definition of `grid_sample_2d`, which `Cuda` has, knows one mode.
+fn refused(op: &Op) -> bool {
+    matches!(op, Op::float_grid_sample_2d { options, .. } if !matches!(options.mode, InterpolateMode::Bilinear))
+}
+
+/// Few dtypes, since each is a kernel of its own.
+fn dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F32,
+        DType::F16 => DType::BF16,
+        DType::I8 | DType::I16 | DType::U8 | DType::U16 => DType::I32,
+        DType::U32 | DType::U64 => DType::I64,
+        DType::Bool(_) => DType::Bool(BoolStore::Native),
+        other => other,
+    }
+}
+
+fn defaults() -> Defaults {
+    <Cuda as GraphCompiler>::defaults(&CudaDevice::new(0))
+}
+
+/// Programs whose operations are compared with burn-flex's.
+pub(crate) fn eager() -> Profile {
+    Profile {
+        leaves_out: left_out,
+        refuses: refused,
+        dtype,
+        defaults: defaults(),
+        threads: &[1, 1, 2, 3],
+        long: false,
+        fails: false,
+        steady: false,
+    }
+}
+
+/// Programs that run captured.
+pub(crate) fn captured() -> Profile {
+    Profile { threads: &[1, 1, 1, 2, 2, 3, 4], ..eager() }
+}
+
+/// Programs that do the same in each run.
+pub(crate) fn replayed() -> Profile {
+    Profile {
+        leaves_out: |name| {
+            // A bool scalar is no parameter of a captured graph.
+            left_out(name)
+                || READS.contains(&name)
+                || matches!(name, "bool_mask_fill" | "bool_equal_elem" | "bool_not_equal_elem")
+        },
+        threads: &[1],
+        steady: true,
+        ..eager()
+    }
+}
+
+/// Draws at a place of their own, so that other tests may draw meanwhile.
+impl Subject for Cuda {
+    fn random_float(
+        shape: Shape,
+        distribution: burn_backend::Distribution,
+        device: &CudaDevice,
+        dtype: burn_backend::FloatDType,
+        draws: &mut DrawState,
+    ) -> Self::FloatTensorPrimitive {
+        let state = take_counters(draws, dtype.into(), shape.num_elements());
+        <Self as GraphCompiler>::draw_float(shape, distribution, device, dtype.into(), state)
+    }
+
+    fn random_int(
+        shape: Shape,
+        distribution: burn_backend::Distribution,
+        device: &CudaDevice,
+        dtype: IntDType,
+        draws: &mut DrawState,
+    ) -> Self::IntTensorPrimitive {
+        let state = take_counters(draws, dtype.into(), shape.num_elements());
+        <Self as GraphCompiler>::draw_int(shape, distribution, device, dtype.into(), state)
+    }
+}
+
+/// Draws from the device's numbers.
+impl Subject for Fusion<Cuda> {
+    fn random_float(
+        shape: Shape,
+        distribution: burn_backend::Distribution,
+        device: &CudaDevice,
+        dtype: burn_backend::FloatDType,
+        _: &mut DrawState,
+    ) -> Self::FloatTensorPrimitive {
+        <Self as burn_backend::ops::FloatTensorOps<Self>>::float_random(shape, distribution, device, dtype)
+    }
+
+    fn random_int(
+        shape: Shape,
+        distribution: burn_backend::Distribution,
+        device: &CudaDevice,
+        dtype: IntDType,
+        _: &mut DrawState,
+    ) -> Self::IntTensorPrimitive {
+        <Self as burn_backend::ops::IntTensorOps<Self>>::int_random(shape, distribution, device, dtype)
+    }
+}
+
+/// Runs the operation on arguments of its own; `Err` holds the panic.
+fn runs(name: &str, fits: fn(&Op) -> bool) -> Result<(), String> {
+    let device = CudaDevice::new(0);
+    let mut cases = (0..64).filter_map(|seed| arguments(name, seed));
+    let case = cases.find(|case| !case.has_zero_size() && fits(&case.op));
+    let case = case.expect("arguments of an operation of the table");
+    caught(|| {
+        let values = case.inputs.iter().map(|input| value::<Cuda>(input.data(1), &device)).collect();
+        drop(call::<Cuda>(&case.op, values, &case.scalars, &device, &mut DrawState::default()));
+    })
+}
+
+#[test]
+fn operations_that_programs_leave_out_are_not_supported_yet() {
+    let _device = shared();
+    let quantized = Op::NAMES.iter().filter(|name| name.starts_with("q_"));
+    let run = NOT_YET.iter().chain(quantized).filter_map(|name| match runs(name, |_| true) {
+        Err(text) if text.contains("not supported yet") => None,
+        Err(text) => Some(format!("{name}: {text}")),
+        Ok(()) => Some(format!("{name} runs: programs should have it")),
+    });
+    let run: Vec<_> = run.collect();
+    assert!(
+        runs("float_grid_sample_2d", refused).is_err(),
+        "programs should have all of float_grid_sample_2d"
+    );
+    assert!(run.is_empty(), "{}", run.join("\n"));
+}
