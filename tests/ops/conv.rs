@@ -79,7 +79,10 @@ fn conv(dtype: DType) {
         ];
         let options = ConvOptions::new([rng.range(1, 3)], [rng.below(3)], [rng.range(1, 2)], groups);
         let tolerance = Tolerance::chain(dtype, 1, cin / groups * kernel);
-        family.check_both(&args, &Conv1d(options), tolerance, gradient(dtype, &args));
+        // Burn's weight gradient of groups, which burn-flex has, takes too much where the stride leaves a rest. Kiln's is
+        // that of `conv2d`.
+        let gradient = Some(gradient(dtype, &args)).filter(|_| options.groups == 1 || options.stride == [1]);
+        family.check_with(&args, &Conv1d(options), None, tolerance, gradient);
     });
     family.finish();
 }
