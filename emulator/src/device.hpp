@@ -172,7 +172,7 @@ static inline void __threadfence_system() {}
 enum { KILN_SYNC, KILN_XOR, KILN_UP, KILN_DOWN, KILN_INDEX, KILN_BALLOT };
 template <typename T>
 static inline T kiln_exchange(int what, unsigned mask, T x, int lane, int width, int line) {
-    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "values of 4 or 8 bytes are exchanged");
+    static_assert(sizeof(T) <= 8, "a lane has 8 bytes to exchange, at most");
     unsigned long word = 0;
     __builtin_memcpy(&word, &x, sizeof(T));
     word = kiln_state.warp(what, mask, word, lane, width, line);
