@@ -35,8 +35,9 @@ pub(crate) fn device_count() -> u32 {
     wanted.unwrap_or(2).clamp(1, memory::MAX_DEVICES)
 }
 
-/// The names that programs open.
-const NAMES: [&str; 3] = ["libcuda.so.1", "libnvrtc.so.13", "libcublasLt.so.13"];
+/// The names that programs open. Those without a version are here lest the loader find an installed library under them.
+const NAMES: [&str; 6] =
+    ["libcuda.so.1", "libcuda.so", "libnvrtc.so.13", "libnvrtc.so", "libcublasLt.so.13", "libcublasLt.so"];
 /// Set in a process that runs on the emulator.
 const ACTIVE: &str = "KILN_EMULATOR";
 
