@@ -4,12 +4,12 @@
 //! (`libnvrtc.so.13`) and the matrix library (`libcublasLt.so.13`). A program that opens those under their names, as
 //! `kiln-backend` does, runs unchanged; [`start`] sees to the names. What it gets is a slow device with sharp eyes:
 //!
-//! - Kernels are compiled by the system's C++ compiler (`nvrtc`), and a block's threads are fibers ([`exec`]): shared memory,
+//! - Kernels are compiled by the system's C++ compiler (`nvrtc`), and a block's threads are fibers (`exec`): shared memory,
 //!   barriers, warp exchanges, votes, atomics and 16-bit floats work as in CUDA. Inline PTX, tensor cores and asynchronous
 //!   copies do not exist.
-//! - Every access is checked ([`memory`]): outside of an allocation or a shared variable, freed, never written, or racing
+//! - Every access is checked (`memory`): outside of an allocation or a shared variable, freed, never written, or racing
 //!   with another thread of the launch. Barriers that not all threads reach are noticed.
-//! - Streams are lazy ([`driver`]): work runs as late as CUDA allows, so that memory which is reused too early is seen.
+//! - Streams are lazy (`driver`): work runs as late as CUDA allows, so that memory which is reused too early is seen.
 //! - A fault ends its launch and is reported, with what happened and where, by the next call that waits, as
 //!   `CUDA_ERROR_UNKNOWN`; the device goes on.
 //!
