@@ -46,6 +46,17 @@ pub(crate) fn of_rank(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
     })
 }
 
+/// A shape with one dimension that no block covers, and which it is.
+pub(crate) fn long(rng: &mut Rng) -> (Vec<usize>, usize) {
+    let n = rng.pick(&[4_097, 16_391, 33_003, 70_001]);
+    match rng.below(4) {
+        0 => (vec![n], 0),
+        1 => (vec![2, n], 1),
+        2 => (vec![n, 2], 0),
+        _ => (vec![2, n, 3], 1),
+    }
+}
+
 /// A shape without empty dimensions.
 pub(crate) fn filled(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
     of_rank(rng, rank, large).into_iter().map(|d| d.max(1)).collect()

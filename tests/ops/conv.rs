@@ -231,6 +231,18 @@ fn pool(dtype: DType) {
     family.finish();
 }
 
+/// The edges of windows are products of two sizes, which pass 2^31 long before a size does.
+#[test]
+fn adaptive_pool_of_a_long_line_has_its_windows_in_place() {
+    let mut family = Family::new("pool", DType::F32);
+    family.cases("adaptive of a long line", 0.2, |family, rng| {
+        let window = Window { kernel: [1, 50_000], ..Window::random(rng) };
+        let args = [Arg::random(rng, &[1, 1, 1, 100_000], DType::F32, Domain::Normal)];
+        family.check(&args, &Pool("adaptive", window), Tolerance::sum(DType::F32, 2));
+    });
+    family.finish();
+}
+
 /// Windows that reach over the edge count only what is inside of the padding, in the gradient as in the values.
 #[test]
 fn avg_pool_in_ceil_mode_has_the_gradient_of_its_values() {

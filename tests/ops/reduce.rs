@@ -92,8 +92,10 @@ fn needs_elements(op: &str, dtype: DType) -> bool {
 }
 
 /// Values whose products stay in range, and with ties and zeros where those matter.
-fn domain(op: &str, special: bool) -> Domain {
+fn domain(op: &str, special: bool, dtype: DType) -> Domain {
     match op {
+        // Sums that wrap.
+        "sum" | "mean" | "cumsum" if special && !dtype.is_float() => Domain::Special,
         "any" | "all" => Domain::Bit,
         "prod" | "cumprod" => Domain::AboveOne,
         "max" | "min" | "max_abs" | "argmax" | "argmin" | "cummax" | "cummin" if special => Domain::Special,
@@ -104,7 +106,7 @@ fn domain(op: &str, special: bool) -> Domain {
 
 fn arg(rng: &mut Rng, op: &str, shape: &[usize], dtype: DType) -> Arg {
     let special = rng.one_in(3);
-    let mut arg = Arg::random(rng, shape, dtype, domain(op, special));
+    let mut arg = Arg::random(rng, shape, dtype, domain(op, special, dtype));
     // Products of many numbers near 1, so that none overflows.
     if op.ends_with("prod")
         && let Values::Float(values) = &mut arg.base.values
@@ -198,11 +200,28 @@ fn along(family: &mut Family, op: &'static str, share: f64, dtype: DType) {
             shape[dim] = shape[dim].max(1);
         }
         let args = [arg(rng, op, &shape, dtype)];
-        let expected = plain::along(op, &args[0].dense(), dim, dtype);
-        let tolerance = tolerance(op, dtype, shape[dim]);
         let gradient = gradient(op, &args, dtype);
-        family.check_with(&args, &Reduce(op, Some(dim)), Some(&[expected]), tolerance, gradient);
+        compare_along(family, &args, op, dim, gradient);
     });
+    // Beyond what a block takes at once: chunks whose results are combined.
+    family.cases(&format!("{op} of a long dimension"), 0.2, |family, rng| {
+        let (shape, dim) = shape::long(rng);
+        let args = [arg(rng, op, &shape, dtype)];
+        compare_along(family, &args, op, dim, None);
+    });
+}
+
+fn compare_along(
+    family: &mut Family,
+    args: &[Arg; 1],
+    op: &'static str,
+    dim: usize,
+    gradient: Option<Tolerance>,
+) {
+    let dtype = args[0].dtype;
+    let expected = plain::along(op, &args[0].dense(), dim, dtype);
+    let tolerance = tolerance(op, dtype, args[0].shape[dim]);
+    family.check_with(args, &Reduce(op, Some(dim)), Some(&[expected]), tolerance, gradient);
 }
 
 #[derive(Debug)]
@@ -254,6 +273,13 @@ fn softmax(dtype: DType) {
             let tolerance = Tolerance::sum(dtype, shape[dim]).times(2.0);
             let gradient = Tolerance::chain(dtype, 16, shape.iter().product());
             family.check_both(&args, &Softmax(op, dim), tolerance, gradient);
+        });
+    }
+    for op in ["softmax", "log_softmax", "softmin"] {
+        family.cases(&format!("{op} of a long dimension"), 0.6, |family, rng| {
+            let (shape, dim) = shape::long(rng);
+            let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
+            family.check(&args, &Softmax(op, dim), Tolerance::sum(dtype, shape[dim]).times(2.0));
         });
     }
     for op in ["softmax", "log_softmax"] {
@@ -309,6 +335,17 @@ fn layer_norm(dtype: DType) {
             family.check_with(args, &LayerNorm(bias), None, tolerance, gradient);
         });
     }
+    family.cases("layer_norm of long rows", 0.4, |family, rng| {
+        let shape = [rng.range(1, 3), rng.pick(&[4_097, 16_392, 33_003])];
+        let mut parameter = || Arg::plain(rng, &shape[1..], dtype, Domain::Normal);
+        let parameters = [parameter(), parameter()];
+        let [gamma, beta] = parameters;
+        let args = [Arg::random(rng, &shape, dtype, Domain::Normal), gamma, beta];
+        let spread = deviation(&args[0].dense(), shape[1]);
+        let tolerance = Tolerance::sum(dtype, shape[1]).times(2.0);
+        let tolerance = Tolerance { of_max: tolerance.of_max * (1.0 + 2.0 / spread), ..tolerance };
+        family.check(&args, &LayerNorm(true), tolerance);
+    });
     family.finish();
 }
 

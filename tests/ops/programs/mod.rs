@@ -39,7 +39,7 @@ use kiln::fusion::{Budget, Stats};
 use kiln::{Cuda, CudaDevice, Fusion};
 use kiln_surface::{Meta, Op};
 
-use crate::harness::family::{alone, caught, shared};
+use crate::harness::family::{alone, cases, caught, shared};
 use crate::harness::report::command;
 use crate::whole_device::recorded::turn;
 use compare::{Tally, verify};
@@ -57,9 +57,9 @@ const REDUCING: Duration = Duration::from_secs(60);
 /// Mismatches after which a test ends.
 const SHOWN: usize = 3;
 
-/// How many programs a test makes if `KILN_PROGRAMS` does not say it.
+/// How many programs a test makes if `KILN_PROGRAMS` does not say it: 100 for 5 cases of an op.
 fn usual() -> u64 {
-    if emulated() { 100 } else { 500 }
+    20 * cases() as u64
 }
 
 /// Whether the device is the emulated one.

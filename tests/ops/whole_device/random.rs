@@ -77,9 +77,17 @@ fn any_distribution(rng: &mut Rng, dtype: DType) -> Drawn {
             }
         }
         _ => {
-            let p: f64 = rng.pick(&[0.5, 0.25, 0.75]);
+            let p: f64 = rng.pick(&[0.5, 0.25, 0.75, 0.0, 1.0]);
             let deviation = (p * (1.0 - p)).sqrt();
-            Drawn { distribution: Distribution::Bernoulli(p), range: 0.0..1.5, mean: p, deviation }
+            // Never, and always.
+            let range = if p == 1.0 {
+                1.0..1.5
+            } else if p == 0.0 {
+                0.0..0.5
+            } else {
+                0.0..1.5
+            };
+            Drawn { distribution: Distribution::Bernoulli(p), range, mean: p, deviation }
         }
     }
 }
