@@ -31,7 +31,7 @@ FIRST = {
     "cumulative": ["reduce::cumulative"],
     "gather": ["index::indexed"],
     "scatter": ["index::indexed", "conv::embedding"],
-    "pool": ["conv::pool"],
+    "pool": ["conv::pool", "conv::adaptive"],
     "im2col": ["conv::conv"],
     "int_matmul": ["matmul::int_matmul"],
     "random": ["random::"],

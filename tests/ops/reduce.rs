@@ -271,8 +271,11 @@ fn softmax(dtype: DType) {
             let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
             // log_softmax reaches the size of its inputs, which are stored rounded.
             let tolerance = Tolerance::sum(dtype, shape[dim]).times(2.0);
-            let gradient = Tolerance::chain(dtype, 16, shape.iter().product());
-            family.check_both(&args, &Softmax(op, dim), tolerance, gradient);
+            let n = shape.iter().product();
+            let gradient = Tolerance::chain(dtype, 16, n);
+            // In f64 the reference is no more exact, and where a view repeats an element its errors add up.
+            let of_max = gradient.of_max + 8.0 * f64::EPSILON * n as f64;
+            family.check_both(&args, &Softmax(op, dim), tolerance, Tolerance { of_max, ..gradient });
         });
     }
     for op in ["softmax", "log_softmax", "softmin"] {

@@ -56,6 +56,8 @@ fn kind(name: &str) -> Kind {
         | "select_add" | "scatter_add" => Kind::Sum,
         "layer_norm" => Kind::Chain(300.0),
         "ctc_loss" | "grid_sample_2d" => Kind::Chain(20.0),
+        // A pixel adds up elements of a product that is stored before.
+        _ if name.contains("conv_transpose") || name.contains("conv") && name.ends_with("x_backward") => Kind::Chain(4.0),
         _ if name.contains("conv") || name.contains("pool") => Kind::Sum,
         _ => Kind::Chain(1.0),
     }
