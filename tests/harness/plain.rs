@@ -112,6 +112,23 @@ fn running<T: Copy>(line: &[T], f: impl Fn(T, T) -> T) -> Vec<T> {
     out
 }
 
+/// The sums of the first elements, each as exact as f64 is (Neumaier, 1974): one after another, the errors of equal terms
+/// add up.
+fn running_sums(line: &[f64]) -> Vec<f64> {
+    let (mut sum, mut lost) = (0.0f64, 0.0);
+    let mut next = |x: f64| {
+        let total = sum + x;
+        lost += if sum.abs() >= x.abs() { (sum - total) + x } else { (x - total) + sum };
+        sum = total;
+        if total.is_finite() { total + lost } else { total }
+    };
+    line.iter().map(|&x| next(x)).collect()
+}
+
+fn exact_sum(line: &[f64]) -> f64 {
+    running_sums(line).last().copied().unwrap_or(0.0)
+}
+
 /// A reduction of `dim` (which stays, with size 1), or a scan along it. Integers are of `dtype`.
 pub(crate) fn along(op: &str, x: &Dense, dim: usize, dtype: DType) -> Dense {
     let size = x.shape[dim];
@@ -122,13 +139,13 @@ pub(crate) fn along(op: &str, x: &Dense, dim: usize, dtype: DType) -> Dense {
             let at = |sign: f64| move |l: &[f64]| vec![extremum(l, sign) as i128];
             let f = |l: &[f64]| -> Vec<f64> {
                 match op {
-                    "sum" => vec![l.iter().sum()],
-                    "mean" => vec![l.iter().sum::<f64>() / l.len() as f64],
+                    "sum" => vec![exact_sum(l)],
+                    "mean" => vec![exact_sum(l) / l.len() as f64],
                     "prod" => vec![l.iter().product()],
                     "max" => vec![pick(1.0)(l)],
                     "min" => vec![pick(-1.0)(l)],
                     "max_abs" => vec![pick(1.0)(&l.iter().map(|x| x.abs()).collect::<Vec<_>>())],
-                    "cumsum" => running(l, |a, b| a + b),
+                    "cumsum" => running_sums(l),
                     "cumprod" => running(l, |a, b| a * b),
                     "cummax" => running(l, |a, b| if beats(b, a) { b } else { a }),
                     "cummin" => running(l, |a, b| if beats(-b, -a) { b } else { a }),
