@@ -37,20 +37,19 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     __shared__ S shared_sum[32], shared_squares[32];
     const u64 row = (u64)blockIdx.x * (BLOCK / GROUP) + threadIdx.x / GROUP;
     const u32 t = threadIdx.x % GROUP;
-    const bool live = row < rows;
-    const u32 cols = live ? size : 0;  // rows past the end have no elements, but take part in the shuffles
-    const T* from = x + row * size;
+    const bool live = row < rows;  // the others take part in the shuffles
+    const T* from = x + (live ? row : 0) * size;
     Pack<T, V> pack[N];
 #pragma unroll
     for (int n = 0; n < N; ++n) {
         const u32 c = (n * GROUP + t) * V;
-        if (c < cols) pack[n].load(from + c);
+        if (live && c < size) pack[n].load(from + c);  // y may be x: another row must not be read
     }
     S v[N][V];
     S sum = 0;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        const bool in = (n * GROUP + t) * V < cols;
+        const bool in = (n * GROUP + t) * V < size;
 #pragma unroll
         for (int k = 0; k < V; ++k) {
             v[n][k] = in ? load_value(pack[n].v[k]) : (S)0;
@@ -61,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     S squares = 0;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        const bool in = (n * GROUP + t) * V < cols;
+        const bool in = (n * GROUP + t) * V < size;
 #pragma unroll
         for (int k = 0; k < V; ++k) {
             v[n][k] -= mean;
@@ -77,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
     for (int n = 0; n < N; ++n) {
         const u32 c = (n * GROUP + t) * V;
-        if (c < cols) {
+        if (live && c < size) {
             Pack<T, V> out;
             normalise(out, v[n], rstd, gamma, beta, c);
             out.store(y + row * size + c);

@@ -45,19 +45,19 @@ extern "C" __global__ void __launch_bounds__(BLOCK) softmax(T* y, const T* x, u6
     __shared__ S shared_max[32], shared_sum[32];
     const u64 row = (u64)blockIdx.x * (BLOCK / GROUP) + threadIdx.x / GROUP;
     const u32 t = threadIdx.x % GROUP;
-    const u32 cols = row < rows ? size : 0;  // rows past the end have no elements, but take part in the shuffles
-    const T* from = x + row * size;
+    const bool live = row < rows;  // the others take part in the shuffles
+    const T* from = x + (live ? row : 0) * size;
     Pack<T, V> pack[N];
 #pragma unroll
     for (int n = 0; n < N; ++n) {
         const u32 c = (n * GROUP + t) * V;
-        if (c < cols) pack[n].load(from + c);
+        if (live && c < size) pack[n].load(from + c);  // y may be x: another row must not be read
     }
     S v[N * V];
     S m = Limits<S>::lowest();
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        const bool in = (n * GROUP + t) * V < cols;
+        const bool in = (n * GROUP + t) * V < size;
 #pragma unroll
         for (int k = 0; k < V; ++k) {
             v[n * V + k] = in ? load_signed(pack[n].v[k]) : Limits<S>::lowest();
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) softmax(T* y, const T* x, u6
     S sum = 0;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        const bool in = (n * GROUP + t) * V < cols;
+        const bool in = (n * GROUP + t) * V < size;
 #pragma unroll
         for (int k = 0; k < V; ++k) {
             S& e = v[n * V + k];
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) softmax(T* y, const T* x, u6
         Pack<T, V> out;
 #pragma unroll
         for (int k = 0; k < V; ++k) out.v[k] = cast<T>(LOG ? v[n * V + k] - factor : v[n * V + k] * factor);
-        if (c < cols) out.store(y + row * size + c);
+        if (live && c < size) out.store(y + row * size + c);
     }
 }
 #endif
@@ -267,13 +267,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     __shared__ S shared[32];
     const u64 row = (u64)blockIdx.x * (BLOCK / GROUP) + threadIdx.x / GROUP;
     const u32 t = threadIdx.x % GROUP;
-    const u32 cols = row < rows ? size : 0;  // rows past the end have no elements, but take part in the shuffles
-    const u64 start = row * size;
+    const bool live = row < rows;
+    const u64 start = (live ? row : 0) * size;
     Pack<T, V> py[N], pdy[N];
 #pragma unroll
     for (int n = 0; n < N; ++n) {
         const u32 c = (n * GROUP + t) * V;
-        if (c < cols) {
+        if (live && c < size) {
             py[n].load(y + start + c);
             pdy[n].load(dy + start + c);
         }
@@ -281,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     S sum = 0;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        if ((n * GROUP + t) * V < cols) {
+        if ((n * GROUP + t) * V < size) {
 #pragma unroll
             for (int k = 0; k < V; ++k) sum += load_value(pdy[n].v[k]) * (LOG ? (S)1 : load_value(py[n].v[k]));
         }
@@ -290,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
     for (int n = 0; n < N; ++n) {
         const u32 c = (n * GROUP + t) * V;
-        if (c < cols) {
+        if (live && c < size) {
             Pack<T, V> out;
 #pragma unroll
             for (int k = 0; k < V; ++k) {
