@@ -25,6 +25,8 @@ const STACK_BYTES: usize = 64 << 10;
 const LANES: usize = 32;
 /// Static shared memory that a block can have.
 const STATIC_SHARED_BYTES: usize = 48 << 10;
+/// Accesses of one thread between two waits. One that makes more is taken to loop for ever: it would hold up the process.
+const MAX_ACCESSES: u64 = 1 << 26;
 
 /// A loaded image.
 pub(crate) struct Module {
@@ -266,6 +268,8 @@ struct Running<'a> {
     warp_epochs: [u32; MAX_THREADS / LANES],
     shared: Vec<SharedVariable>,
     suspects: Vec<Suspect>,
+    /// Made by the current thread since it began or waited.
+    accesses: u64,
     yielders: Vec<*const Yielder<u64, Request>>,
     fault: Option<String>,
 }
@@ -344,6 +348,10 @@ extern "C" fn on_access(address: u64, bytes: u64, kind: i32) {
     };
     // SAFETY: called by a kernel's thread.
     let running = unsafe { running() };
+    running.accesses += 1;
+    if running.accesses > MAX_ACCESSES {
+        stop(format!("does not come to an end: {MAX_ACCESSES} accesses to memory without a wait"));
+    }
     let checked = match memory::access(&running.accessor, address, bytes, access, &mut running.suspects) {
         Some(checked) => checked,
         None => running.access_variable(address, bytes, access),
@@ -466,6 +474,7 @@ pub(crate) fn run(function: &Function, geometry: &Geometry, params: &[Box<[u64]>
         warp_epochs: [0; MAX_THREADS / LANES],
         shared: Vec::new(),
         suspects: Vec::new(),
+        accesses: 0,
         yielders: vec![std::ptr::null(); MAX_THREADS],
         fault: None,
     };
@@ -569,6 +578,7 @@ fn run_block(
                     let running = running();
                     running.yielders[k] = yielder;
                     running.accessor.thread = thread as u32;
+                    running.accesses = 0;
                     (*state).thread = coordinates(thread as u64, size);
                     run(params);
                 }
@@ -619,6 +629,7 @@ fn schedule(
                 // SAFETY: no fiber runs now.
                 let running = unsafe { running() };
                 running.accessor.thread = k as u32;
+                running.accesses = 0;
                 // SAFETY: the state belongs to the function's library, which the lock's holder uses alone.
                 unsafe { (*function.state).thread = coordinates(k as u64, geometry.block) };
             }
@@ -804,6 +815,20 @@ mod tests {
         assert!(touch("download", y, 28, Access::Read).is_ok());
         let error = touch("download", y, 32, Access::Read).unwrap_err();
         assert!(error.contains("byte 28 of an allocation of 32 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_loop_without_end_is_ended() {
+        let text = r#"
+        extern "C" __global__ void __launch_bounds__(32) kernel(volatile float* y) {
+            WAIT
+            for (int turn = 0; turn != -1; turn |= 1) y[threadIdx.x] = 1.f;
+        }"#;
+        let y = floats(&[0.0; 32]);
+        for wait in ["", "__syncthreads();"] {
+            let error = launch(&text.replace("WAIT", wait), &[y], 1, 32).unwrap_err();
+            assert!(error.contains("does not come to an end"), "{error}");
+        }
     }
 
     /// Block sums through shared memory, with the barrier or without.

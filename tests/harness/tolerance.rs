@@ -67,6 +67,14 @@ impl Tolerance {
         Tolerance { relative: 1.5 * epsilon(dtype), absolute: 0.0, of_max }
     }
 
+    /// A term over the sum of `n` terms of one sign, stored once: nothing cancels, however small the share.
+    pub(crate) fn share(dtype: DType, n: usize) -> Self {
+        let sum = Tolerance::sum(dtype, n);
+        // The distance of subnormal numbers.
+        let step = dtype.finfo().map_or(0.0, |info| info.min_positive) * epsilon(dtype);
+        Tolerance { relative: sum.relative + sum.of_max, absolute: step, of_max: 0.0 }
+    }
+
     /// A chain of `depth` operations whose results are each stored in the dtype, with sums over `n` terms among them.
     pub(crate) fn chain(dtype: DType, depth: usize, n: usize) -> Self {
         let sums = sum_epsilon(dtype) * (8.0 + 2.0 * (n as f64).sqrt());

@@ -162,6 +162,8 @@ pub(crate) enum Domain {
     Whole,
     /// Normal with many NaN, infinities, zeros of both signs, ties and limits; integers of the whole range.
     Special,
+    /// Floats from below the smallest to above the largest integer of this dtype, as far as their own dtype goes.
+    Beyond(DType),
     /// 0 or 1.
     Bit,
     /// Integers from 0 to below this.
@@ -192,6 +194,11 @@ fn special(k: usize, dtype: DType) -> f64 {
     all[k % all.len()]
 }
 
+/// `share` of the largest integer of `to`, or of the largest number of `dtype` where that is smaller.
+fn beyond(share: f64, to: DType, dtype: DType) -> f64 {
+    share * (int_limits(to).1 as f64).min(dtype.finfo().expect("a float dtype").max)
+}
+
 /// The elements of the simplest tensor: small, few digits, neighbours differ.
 fn counted(k: usize, domain: Domain, dtype: DType) -> f64 {
     let of = |all: &[f64]| all[k % all.len()];
@@ -202,6 +209,7 @@ fn counted(k: usize, domain: Domain, dtype: DType) -> f64 {
         Domain::AboveOne => of(&[2.0, 3.0, 1.5]),
         Domain::Whole => of(&[1.0, 2.0, 3.0, -4.0, 0.0]),
         Domain::Special => special(k, dtype),
+        Domain::Beyond(to) => beyond(of(&[0.75, -0.75, 1.25, -1.25, 0.25]), to, dtype),
         Domain::Bit => (k % 2) as f64,
         Domain::Index(n) => (k % n) as f64,
     }
@@ -219,6 +227,7 @@ pub(crate) fn draw(rng: &mut Rng, domain: Domain, dtype: DType) -> f64 {
         Domain::AboveOne => rng.uniform(1.05, 4.0),
         Domain::NotZero => rng.uniform(0.5, 3.0) * if rng.one_in(2) { -1.0 } else { 1.0 },
         Domain::Whole => rng.below(9) as f64 - 4.0,
+        Domain::Beyond(to) => beyond(rng.uniform(-1.25, 1.25), to, dtype),
         Domain::Bit => rng.below(2) as f64,
         Domain::Index(n) => rng.below(n) as f64,
         Domain::Special => match rng.below(32) {

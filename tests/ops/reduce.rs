@@ -4,7 +4,7 @@ use burn_backend::{Backend, BoolDType, DType, IntDType};
 
 use crate::Family;
 use crate::harness::{Arg, Body, Dense, Domain, Inputs, Rng, Tolerance, Value, Values};
-use crate::harness::{family::large, plain, shape, values::round_to};
+use crate::harness::{family::large, plain, shape, values, values::round_to};
 
 const OUT: BoolDType = BoolDType::Native;
 const AT: IntDType = IntDType::I64;
@@ -261,6 +261,14 @@ impl Body for Softmax {
     }
 }
 
+fn softmax_tolerance(op: &str, dtype: DType, n: usize) -> Tolerance {
+    match op {
+        // Reaches the size of its inputs, which are stored rounded.
+        "log_softmax" => Tolerance::sum(dtype, n).times(2.0),
+        _ => Tolerance::share(dtype, n).times(2.0),
+    }
+}
+
 fn softmax(dtype: DType) {
     let mut family = Family::new("softmax", dtype);
     for op in ["softmax", "log_softmax", "softmin"] {
@@ -269,8 +277,7 @@ fn softmax(dtype: DType) {
             let dim = if rng.one_in(2) { rng.below(shape.len()) } else { shape.len() - 1 };
             shape[dim] = shape[dim].max(1);
             let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
-            // log_softmax reaches the size of its inputs, which are stored rounded.
-            let tolerance = Tolerance::sum(dtype, shape[dim]).times(2.0);
+            let tolerance = softmax_tolerance(op, dtype, shape[dim]);
             let n = shape.iter().product();
             let gradient = Tolerance::chain(dtype, 16, n);
             // In f64 the reference is no more exact, and where a view repeats an element its errors add up.
@@ -282,7 +289,18 @@ fn softmax(dtype: DType) {
         family.cases(&format!("{op} of a long dimension"), 0.6, |family, rng| {
             let (shape, dim) = shape::long(rng);
             let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
-            family.check(&args, &Softmax(op, dim), Tolerance::sum(dtype, shape[dim]).times(2.0));
+            family.check(&args, &Softmax(op, dim), softmax_tolerance(op, dtype, shape[dim]));
+        });
+    }
+    for op in ["softmax", "log_softmax"] {
+        // Each thread has a sum by then, which has to be brought to the new maximum.
+        family.cases(&format!("{op} of long rows that end in their largest element"), 0.3, |family, rng| {
+            let (rows, cols) = (rng.range(1, 3), rng.pick(&[16_391, 33_003, 70_001]));
+            let mut x = values::dense(rng, &[rows, cols], dtype, Domain::Inside);
+            if let Values::Float(values) = &mut x.values {
+                values.chunks_mut(cols).for_each(|row| row[cols - 1] = 5.0);
+            }
+            family.check(&[Arg::new(x, dtype)], &Softmax(op, 1), softmax_tolerance(op, dtype, cols));
         });
     }
     for op in ["softmax", "log_softmax"] {
@@ -296,7 +314,7 @@ fn softmax(dtype: DType) {
                 row[cols - 1] = f64::NEG_INFINITY;
             }
             let args = [Arg::new(Dense::floats(&[rows, cols], values), dtype)];
-            family.check(&args, &Softmax(op, 1), Tolerance::sum(dtype, cols).times(2.0));
+            family.check(&args, &Softmax(op, 1), softmax_tolerance(op, dtype, cols));
         });
     }
     family.finish();
