@@ -10,21 +10,6 @@ mod harness;
 type Subject = kiln::Cuda;
 type Family = harness::Family<Subject>;
 
-/// A test for each dtype: `per_dtype!(body: f32 f16)` calls `body(DType::F32)` in `body::f32`, and so on.
-#[macro_export]
-macro_rules! per_dtype {
-    ($body:ident: $($dtype:ident)*) => {
-        mod $body {
-            $(
-                #[test]
-                fn $dtype() {
-                    super::$body($crate::harness::dtype_named(stringify!($dtype)))
-                }
-            )*
-        }
-    };
-}
-
 #[path = "ops/aliasing.rs"]
 mod aliasing;
 #[path = "ops/conv.rs"]

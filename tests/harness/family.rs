@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::path::Path;
-use std::sync::{Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use burn_backend::{Backend, DType, TensorData};
@@ -64,7 +64,7 @@ pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     result
 }
 
-/// Tests run in parallel; those that watch memory, random numbers or faults of the whole device run alone.
+/// Tests run in parallel; those that watch memory or faults of the whole device run alone.
 static DEVICE: RwLock<()> = RwLock::new(());
 
 /// Held by a test that may run beside others. A test holds one only.
@@ -77,11 +77,20 @@ pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     DEVICE.write().unwrap_or_else(|e| e.into_inner())
 }
 
+/// Beside others, of which none draws from the device's random numbers meanwhile.
+pub(crate) type Drawing = (MutexGuard<'static, ()>, RwLockReadGuard<'static, ()>);
+
+/// Held by a test that draws from the device's random numbers, whose seed and offset all threads share.
+pub(crate) fn drawing() -> Drawing {
+    static DRAWS: Mutex<()> = Mutex::new(());
+    (DRAWS.lock().unwrap_or_else(PoisonError::into_inner), shared())
+}
+
 /// How a family holds the device: never looked at, dropped with it.
 #[allow(dead_code)]
 enum Turn {
     Shared(RwLockReadGuard<'static, ()>),
-    Alone(RwLockWriteGuard<'static, ()>),
+    Drawing(Drawing),
 }
 
 /// How a comparison went.
@@ -113,10 +122,10 @@ impl<S: Backend> Family<S> {
         Family::with(name, dtype, Settings::of_environment(), Turn::Shared(shared()), Location::caller())
     }
 
-    /// For cases that need the device for themselves.
+    /// For cases that draw from the device's random numbers.
     #[track_caller]
-    pub(crate) fn alone(name: &'static str, dtype: DType) -> Self {
-        Family::with(name, dtype, Settings::of_environment(), Turn::Alone(alone()), Location::caller())
+    pub(crate) fn drawing(name: &'static str, dtype: DType) -> Self {
+        Family::with(name, dtype, Settings::of_environment(), Turn::Drawing(drawing()), Location::caller())
     }
 
     /// With settings of its own, for the harness's tests.

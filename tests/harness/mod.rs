@@ -65,6 +65,21 @@ impl<B: Backend> Clone for Value<B> {
     }
 }
 
+/// A test for each dtype: `per_dtype!(body: f32 f16)` calls `body(DType::F32)` in `body::f32`, and so on.
+#[macro_export]
+macro_rules! per_dtype {
+    ($body:ident: $($dtype:ident)*) => {
+        mod $body {
+            $(
+                #[test]
+                fn $dtype() {
+                    super::$body($crate::harness::dtype_named(stringify!($dtype)))
+                }
+            )*
+        }
+    };
+}
+
 /// Calls the float, int or bool method of one name on a value; the result is of the same kind.
 #[macro_export]
 macro_rules! per_kind {

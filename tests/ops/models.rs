@@ -110,27 +110,25 @@ fn ints<B: Backend>(values: &Dense, device: &B::Device) -> Tensor<B, 1, Int> {
     Tensor::from_data(values.data(DType::I32), device)
 }
 
-fn mlp_step<B: AutodiffBackend>(x: &Dense, labels: &Dense, seed: u64) -> Vec<TensorData> {
-    let device = Default::default();
-    let model = Mlp::<B>::new(&device, seed);
-    let logits = model.forward(floats(x, &device));
-    let loss = CrossEntropyLossConfig::new().init(&device).forward(logits.clone(), ints(labels, &device));
-    let gradients = loss.backward();
-    let mut all = vec![loss.into_data(), logits.into_data()];
-    all.extend(gradients_of(&model, &gradients));
-    all
+/// A classifier's step: its loss, what it gives, and the gradients of its parameters.
+macro_rules! classifier_step {
+    ($name:ident: $model:ident) => {
+        fn $name<B: AutodiffBackend>(x: &Dense, labels: &Dense, seed: u64) -> Vec<TensorData> {
+            let device = Default::default();
+            let model = $model::<B>::new(&device, seed);
+            let logits = model.forward(floats(x, &device));
+            let loss =
+                CrossEntropyLossConfig::new().init(&device).forward(logits.clone(), ints(labels, &device));
+            let gradients = loss.backward();
+            let mut all = vec![loss.into_data(), logits.into_data()];
+            all.extend(gradients_of(&model, &gradients));
+            all
+        }
+    };
 }
 
-fn cnn_step<B: AutodiffBackend>(x: &Dense, labels: &Dense, seed: u64) -> Vec<TensorData> {
-    let device = Default::default();
-    let model = Cnn::<B>::new(&device, seed);
-    let logits = model.forward(floats(x, &device));
-    let loss = CrossEntropyLossConfig::new().init(&device).forward(logits.clone(), ints(labels, &device));
-    let gradients = loss.backward();
-    let mut all = vec![loss.into_data(), logits.into_data()];
-    all.extend(gradients_of(&model, &gradients));
-    all
-}
+classifier_step!(mlp_step: Mlp);
+classifier_step!(cnn_step: Cnn);
 
 fn batch_norm_step<B: AutodiffBackend>(x: &Dense, _labels: &Dense, seed: u64) -> Vec<TensorData> {
     let device = Default::default();

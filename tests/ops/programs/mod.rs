@@ -39,7 +39,7 @@ use kiln::fusion::{Budget, Stats};
 use kiln::{Cuda, CudaDevice, Fusion};
 use kiln_surface::{Meta, Op};
 
-use crate::harness::family::{alone, cases, caught, shared};
+use crate::harness::family::{cases, caught, drawing, shared};
 use crate::harness::report::command;
 use crate::whole_device::recorded::turn;
 use compare::{Tally, verify};
@@ -166,7 +166,7 @@ fn against_eager(program: &Program, spoil: Spoil) -> (Option<String>, Stats) {
     });
     // The captured program takes the device's random numbers, whose seed and offset all tests share.
     let _turn = turn();
-    let _device = if draws { (None, Some(alone())) } else { (Some(shared()), None) };
+    let _device = if draws { (Some(drawing()), None) } else { (None, Some(shared())) };
     let device = CudaDevice::new(0);
     forget_faults(&device);
     let eager = Running { runs: RUNS, threaded: false, step: &|| {}, begin: &|_| {}, watch: None };

@@ -1,7 +1,7 @@
 //! What the programs of each test are made of.
 
 use burn_backend::ops::InterpolateMode;
-use burn_backend::{BoolStore, DType, IntDType, Shape};
+use burn_backend::{BoolStore, DType, Distribution, FloatDType, IntDType, Shape};
 use kiln::fusion::{DrawState, GraphCompiler};
 use kiln::{Cuda, CudaDevice, Fusion};
 use kiln_surface::arguments::{UNSUPPORTED_BY_FLEX, arguments};
@@ -10,7 +10,7 @@ use kiln_surface::{Defaults, Op};
 use super::execute::call;
 use super::generate::Profile;
 use super::observe::value;
-use super::subject::{Subject, take_counters};
+use super::subject::{Subject, draws_as_told, take_counters};
 use crate::harness::family::{caught, shared};
 
 /// Operations that `Cuda` has not yet, those that Burn composes of them included. All that begin with `q_` belong here
@@ -92,38 +92,16 @@ pub(crate) fn replayed() -> Profile {
     }
 }
 
-/// Draws at a place of their own, so that other tests may draw meanwhile.
-impl Subject for Cuda {
-    fn random_float(
-        shape: Shape,
-        distribution: burn_backend::Distribution,
-        device: &CudaDevice,
-        dtype: burn_backend::FloatDType,
-        draws: &mut DrawState,
-    ) -> Self::FloatTensorPrimitive {
-        let state = take_counters(draws, dtype.into(), shape.num_elements());
-        <Self as GraphCompiler>::draw_float(shape, distribution, device, dtype.into(), state)
-    }
-
-    fn random_int(
-        shape: Shape,
-        distribution: burn_backend::Distribution,
-        device: &CudaDevice,
-        dtype: IntDType,
-        draws: &mut DrawState,
-    ) -> Self::IntTensorPrimitive {
-        let state = take_counters(draws, dtype.into(), shape.num_elements());
-        <Self as GraphCompiler>::draw_int(shape, distribution, device, dtype.into(), state)
-    }
-}
+// Other tests may draw meanwhile.
+draws_as_told!(Cuda);
 
 /// Draws from the device's numbers.
 impl Subject for Fusion<Cuda> {
     fn random_float(
         shape: Shape,
-        distribution: burn_backend::Distribution,
+        distribution: Distribution,
         device: &CudaDevice,
-        dtype: burn_backend::FloatDType,
+        dtype: FloatDType,
         _: &mut DrawState,
     ) -> Self::FloatTensorPrimitive {
         <Self as burn_backend::ops::FloatTensorOps<Self>>::float_random(shape, distribution, device, dtype)
@@ -131,7 +109,7 @@ impl Subject for Fusion<Cuda> {
 
     fn random_int(
         shape: Shape,
-        distribution: burn_backend::Distribution,
+        distribution: Distribution,
         device: &CudaDevice,
         dtype: IntDType,
         _: &mut DrawState,

@@ -1,4 +1,4 @@
-//! Tests that watch memory, random numbers or faults of the whole device, so that most of them run alone.
+//! Tests of the whole device's memory, faults and random numbers: alone, or with nobody else who draws.
 //!
 //! The name puts them last: tests start in the order of their names, and by then the kernels are compiled.
 

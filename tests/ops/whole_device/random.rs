@@ -5,7 +5,7 @@ use burn_backend::{Backend, DType, Distribution, Shape};
 
 use crate::harness::{
     Covered, Dense, FLOATS, INTS, Rng, Value,
-    family::{alone, caught},
+    family::{caught, drawing},
     shape,
     values::int_limits,
 };
@@ -94,7 +94,7 @@ fn any_distribution(rng: &mut Rng, dtype: DType) -> Drawn {
 
 /// Shape, range and mean of any distribution; the same numbers again from the same seed, as many as there are.
 fn distributions(dtype: DType) {
-    let mut family = Family::alone("random", dtype);
+    let mut family = Family::drawing("random", dtype);
     let share = if dtype.is_float() { 5.5 } else { 1.4 };
     family.cases("distributions", share, |family, rng| {
         let shape = shape::any(rng, false);
@@ -132,7 +132,7 @@ crate::per_dtype!(distributions: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64)
 
 #[test]
 fn floats_have_the_range_and_moments_of_their_distribution() {
-    let _alone = alone();
+    let _drawing = drawing();
     seed(11);
     for dtype in FLOATS {
         let u = draw(&[N], Distribution::Default, dtype);
@@ -155,7 +155,7 @@ fn floats_have_the_range_and_moments_of_their_distribution() {
 
 #[test]
 fn uniform_bf16_never_rounds_up_to_one() {
-    let _alone = alone();
+    let _drawing = drawing();
     seed(5);
     let u = draw(&[1 << 20], Distribution::Default, DType::BF16);
     let max = u.iter().fold(0.0f64, |m, &v| m.max(v));
@@ -164,7 +164,7 @@ fn uniform_bf16_never_rounds_up_to_one() {
 
 #[test]
 fn integers_stay_in_range() {
-    let _alone = alone();
+    let _drawing = drawing();
     seed(3);
     for dtype in INTS {
         let u = draw(&[5_000], Distribution::Uniform(2.0, 7.0), dtype);
@@ -180,7 +180,7 @@ fn integers_stay_in_range() {
 
 #[test]
 fn the_seed_decides_the_numbers_and_calls_differ() {
-    let _alone = alone();
+    let _drawing = drawing();
     for dtype in FLOATS {
         seed(42);
         let first = draw(&[1_000], Distribution::Default, dtype);
@@ -196,7 +196,7 @@ fn the_seed_decides_the_numbers_and_calls_differ() {
 
 #[test]
 fn an_element_does_not_depend_on_the_size_of_the_tensor() {
-    let _alone = alone();
+    let _drawing = drawing();
     for distribution in [Distribution::Default, Distribution::Normal(0.0, 1.0), Distribution::Bernoulli(0.5)]
     {
         for dtype in FLOATS {
@@ -213,14 +213,14 @@ fn an_element_does_not_depend_on_the_size_of_the_tensor() {
 
 #[test]
 fn empty_random_tensors() {
-    let _alone = alone();
+    let _drawing = drawing();
     assert!(draw(&[0], Distribution::Default, DType::F32).is_empty());
     assert!(draw(&[3, 0, 2], Distribution::Normal(0.0, 1.0), DType::F16).is_empty());
 }
 
 #[test]
 fn a_random_tensor_nobody_reads_still_takes_its_numbers() {
-    let _alone = alone();
+    let _drawing = drawing();
     seed(1);
     draw(&[100], Distribution::Default, DType::F32);
     let after = draw(&[100], Distribution::Default, DType::F32);

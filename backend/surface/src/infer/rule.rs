@@ -515,10 +515,10 @@ pub(super) fn rule<'a>(
         }
         linear_weight_backward { x, output_grad } => {
             same_dtype(dtype(x), dtype(output_grad))?;
-            let rank = at_least(shape(x), 2)?;
-            let product = matmul(&swapped(shape(x), rank - 2, rank - 1)?, shape(output_grad))?;
-            let rank = product.rank();
-            one(Shape::new([product[rank - 2], product[rank - 1]]), dtype(x))
+            let (rank, last) = (at_least(shape(x), 2)?, at_least(shape(output_grad), 2)? - 1);
+            let width = shape(output_grad)[last];
+            gradient("output gradient", &with_size(shape(x), rank - 1, width)?, shape(output_grad))?;
+            one(Shape::new([shape(x)[rank - 1], width]), dtype(x))
         }
         linear_bias_backward { output_grad } => {
             let rank = at_least(shape(output_grad), 1)?;

@@ -157,6 +157,11 @@ impl Generator {
                 let width = self.rng.between(1, 5);
                 vec![vec![shape[rank - 1], width], vec![width]]
             }
+            "linear_weight_backward" => {
+                let mut output_grad = shape.to_vec();
+                output_grad[rank - 1] = self.rng.between(1, 5);
+                vec![output_grad]
+            }
             "gather_nd" | "scatter_nd" | "rfft" | "irfft" => return None,
             _ if bare.contains("conv") => return None,
             // Operands that equal or broadcast to the first one still do.
