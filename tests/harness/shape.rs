@@ -57,6 +57,16 @@ pub(crate) fn long(rng: &mut Rng) -> (Vec<usize>, usize) {
     }
 }
 
+/// A shape of more dimensions than one launch has loops.
+pub(crate) fn many(rng: &mut Rng) -> Vec<usize> {
+    rng.part(|rng| {
+        let mut shape = vec![2; rng.range(9, 10)];
+        let d = rng.below(shape.len());
+        shape[d] = 3;
+        shape
+    })
+}
+
 /// A shape without empty dimensions.
 pub(crate) fn filled(rng: &mut Rng, rank: usize, large: bool) -> Vec<usize> {
     of_rank(rng, rank, large).into_iter().map(|d| d.max(1)).collect()

@@ -289,6 +289,13 @@ impl Arg {
         }
     }
 
+    /// Random values of `shape` with the order of the dimensions reversed in memory, so that no two are one loop.
+    pub(crate) fn reversed(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Self {
+        let base: Vec<usize> = shape.iter().rev().copied().collect();
+        let views = vec![shapes::Step::Permute((0..shape.len()).rev().collect())];
+        Arg { views, shape: shape.to_vec(), ..Arg::plain(rng, &base, dtype, domain) }
+    }
+
     /// Random values of `shape`, no view.
     pub(crate) fn plain(rng: &mut Rng, shape: &[usize], dtype: DType, domain: Domain) -> Self {
         Arg::new(rng.part(|rng| dense(rng, shape, dtype, domain)), dtype)

@@ -257,6 +257,12 @@ fn cast(from: DType) {
             let gradient = differentiable.then(|| Tolerance::chain(widest, 2, shape.iter().product()));
             family.check_with(&args, &Cast(to), Some(&[expected]), tolerance, gradient);
         });
+        family.cases(&format!("to {} of many dimensions", to.name()), 0.1, |family, rng| {
+            let shape = shape::many(rng);
+            let args = [Arg::reversed(rng, &shape, from, Domain::Whole)];
+            let expected = cast_of(&args[0].dense(), to);
+            family.check_values(&args, &Cast(to), &[expected], Tolerance::exact());
+        });
     }
     family.finish();
 }

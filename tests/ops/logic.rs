@@ -135,6 +135,13 @@ fn mask(dtype: DType) {
             let gradient = dtype.is_float().then(|| Tolerance::chain(dtype, 3, shape.iter().product()));
             family.check_with(args, &Mask(name, value), None, Tolerance::exact(), gradient);
         });
+        family.cases(&format!("mask_{name} of many dimensions"), 0.1, |family, rng| {
+            let shape = shape::many(rng);
+            let mut arg = |dtype| Arg::reversed(rng, &shape, dtype, Domain::Normal);
+            let args = [arg(dtype), arg(BOOL), arg(dtype)];
+            let args = if name == "fill" { &args[..2] } else { &args[..] };
+            family.check(args, &Mask(name, value), Tolerance::exact());
+        });
     }
     family.finish();
 }
