@@ -32,6 +32,8 @@ set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # Groups: cases of each property, and the budgets in seconds. The budgets hold on 16 cores, compiled kernels included.
 quick_cases=4 full_cases=20 sanitizer_cases=1
+# Random programs in the quick group: each brings kernels to compile. Elsewhere their number follows that of the cases.
+quick_programs=16
 quick_s=120 full_s=480 large_s=540 sanitizer_s=270
 # What the cases of a full run have to be: see case-report.sh.
 full_requires=(--require 20000 --per-class 100 --views 40 --gradients 30 --edge 10)
@@ -267,7 +269,7 @@ run_group() { # group
     local own=("${filters[@]+"${filters[@]}"}") threads_args=()
     [[ -z $threads ]] || threads_args=(--test-threads "$threads")
     case $1 in
-        quick) run_group_pass quick "$quick_cases" "$quick_s" "${own[@]+"${own[@]}"}" "${threads_args[@]+"${threads_args[@]}"}" ;;
+        quick) KILN_PROGRAMS=${KILN_PROGRAMS:-$quick_programs} run_group_pass quick "$quick_cases" "$quick_s" "${own[@]+"${own[@]}"}" "${threads_args[@]+"${threads_args[@]}"}" ;;
         full) run_group_pass full "$full_cases" "$full_s" "${own[@]+"${own[@]}"}" "${threads_args[@]+"${threads_args[@]}"}" ;;
         large)
             ((${#own[@]})) || own=(large::)

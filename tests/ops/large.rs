@@ -1155,9 +1155,9 @@ fn slice_assign_beyond_the_edge() {
         &table(PERIOD, |i| if i % 2 == 1 { 255.0 } else { v(i) }),
     );
     drop(y);
-    // The last columns of all rows.
-    let m = reshape(zeros(ROWS * COLS, DType::F16), &[ROWS, COLS]);
-    let value = reshape(pattern(ROWS * 16, DType::F16), &[ROWS, 16]);
+    // The last columns of all rows: few elements, which lie up to 2^32 apart.
+    let m = reshape(zeros(2 * ROWS * COLS, DType::U8), &[2 * ROWS, COLS]);
+    let value = reshape(pattern(2 * ROWS * 16, DType::U8), &[2 * ROWS, 16]);
     let slices = [Slice::full(), Slice::new(COLS as isize - 16, None, 1)];
     let y = Cuda::int_slice_assign(m, &slices, value);
     let expected = |i: usize| match i % COLS {

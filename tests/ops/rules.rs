@@ -128,6 +128,27 @@ fn f16_sums_do_not_overflow_on_the_way() {
     check("reduce", "f16 sum", &args, &Sums, &[zero.clone(), zero.clone(), zero], Tolerance::exact());
 }
 
+#[derive(Debug)]
+struct BiasGradient;
+impl Body for BiasGradient {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let mut inputs = Inputs::new(inputs);
+        let (output_grad, x, bias) = (inputs.float(), inputs.float(), inputs.float());
+        vec![Value::Float(B::conv2d_bias_backward(x, bias, output_grad))]
+    }
+}
+
+#[test]
+fn f16_sums_over_images_and_pixels_do_not_overflow_in_between() {
+    // 120,000 or as much below 0 for each image, and for each pixel over all images; 0 in all.
+    let of = |k: usize| if k % 4 < 2 { 30_000.0 } else { -30_000.0 };
+    let dy: Vec<f64> = (0..16).map(|k| of(k / 4) + of(k % 4)).collect();
+    let args = [(&[4, 1, 2, 2][..], &dy[..]), (&[4, 1, 2, 2], &[0.0; 16]), (&[1], &[0.0])];
+    let args = args.map(|(shape, values)| Arg::new(floats(shape, values), DType::F16));
+    let zero = floats(&[1], &[0.0]);
+    check("reduce", "f16 bias gradient", &args, &BiasGradient, &[zero], Tolerance::exact());
+}
+
 crate::body!(Remainders | x | [Value::Float(B::float_remainder(x.float(), x.float()))]);
 
 #[test]
