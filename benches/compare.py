@@ -26,6 +26,11 @@ LAUNCHES, MIN_LAUNCHES, MAX_ROUND_US, WARM_UP, AHEAD = 200, 3, 100_000.0, 3, 30
 HOST_OPS, HOST_CHUNK, HOST_REPETITIONS = 10_000, 500, 9
 HERE = os.path.dirname(os.path.abspath(__file__))
 bf16, f32 = torch.bfloat16, torch.float32
+# Channels, size, output channels, kernel and stride of ResNet-50's convolutions.
+CONVOLUTIONS = [
+    (3, 224, 64, 7, 2), (64, 56, 64, 1, 1), (64, 56, 64, 3, 1), (64, 56, 256, 1, 1), (256, 56, 128, 1, 1), (128, 56, 128, 3, 2),
+    (128, 28, 128, 3, 1), (512, 28, 256, 1, 1), (256, 14, 256, 3, 1), (1024, 14, 512, 1, 1), (512, 7, 512, 3, 1), (512, 7, 2048, 1, 1),
+]
 
 
 def median(values):
@@ -85,11 +90,54 @@ class Torch:
         table, ids = self.normal(50257, 768), self.indices(50257, 1, 16384)
         return lambda: F.embedding(ids, table)
 
+    def embedding_backward(self):
+        grad, ids = self.normal(1, 16384, 768), self.indices(50257, 1, 16384)
+        return lambda: torch.ops.aten.embedding_dense_backward(grad, ids, 50257, -1, False)
+
+    def cat(self):
+        a, b = self.normal(16384, 4096), self.normal(16384, 4096)
+        return lambda: torch.cat((a, b), 1)
+
+    def scatter_add(self, below):
+        x, updates = self.normal(16384, 8192, dtype=f32), self.normal(16384, 4096, dtype=f32)
+        index = self.indices(below, 16384, 4096)
+        return lambda: x.scatter_add(1, index, updates)
+
+    def max_pool_backward(self):
+        x = self.normal(64, 64, 112, 112)
+        y, index = F.max_pool2d(x, 3, 2, 1, return_indices=True)
+        grad = torch.randn_like(y)
+        backward = torch.ops.aten.max_pool2d_with_indices_backward
+        return lambda: backward(grad, x, [3, 3], [2, 2], [1, 1], [1, 1], False, index)
+
+    def convolution(self, channels, size, out, kernel, stride, wanted):
+        """A pass of a convolution of 64 images, in the faster of both memory formats."""
+        calls = []
+        for memory_format in (torch.contiguous_format, torch.channels_last):
+            x = self.normal(64, channels, size, size).to(memory_format=memory_format)
+            weight = self.normal(out, channels, kernel, kernel).to(memory_format=memory_format)
+            forward = lambda x=x, weight=weight: F.conv2d(x, weight, stride=stride, padding=kernel // 2)
+            grad = torch.randn_like(forward())
+            backward = lambda mask, x=x, weight=weight, grad=grad: torch.ops.aten.convolution_backward(
+                grad, x, weight, None, [stride] * 2, [kernel // 2] * 2, [1, 1], False, [0, 0], 1, mask
+            )
+            calls.append(forward if wanted == "fwd" else lambda b=backward: b([wanted == "dx", wanted == "dw", False]))
+        for call in calls:
+            self.launches(call)
+        return min(calls, key=lambda call: self.round(call, 20))
+
     def where(self):
         x, mask = self.normal(16384, 8192), self.normal(16384, 8192) > 0
         return lambda: torch.where(mask, x, 0.0)
 
     def cases(self):
+        convolutions = {
+            f"conv_{channels}x{size}_{out}_k{kernel}s{stride}_{wanted}": lambda a=(channels, size, out, kernel, stride, wanted): (
+                self.convolution(*a)
+            )
+            for channels, size, out, kernel, stride in CONVOLUTIONS
+            for wanted in ("fwd", "dx", "dw")
+        }
         return {
             "copy": self.copy,
             "matmul_bf16_8192": lambda: self.matmul(8192, 8192, 8192, bf16),
@@ -101,20 +149,33 @@ class Torch:
             "gelu_2e27": lambda: self.unary(F.gelu),
             "cast_f32_2e27": lambda: self.unary(lambda x: x.float()),
             "transpose_copy": lambda: self.unary(lambda x: x.t().contiguous()),
+            "permute0213_copy": lambda: self.unary(lambda x: x.permute(0, 2, 1, 3).contiguous(), 16, 2048, 32, 128),
+            "cat_dim1": self.cat,
             "sum_last": lambda: self.unary(lambda x: x.sum(-1)),
             "sum_first": lambda: self.unary(lambda x: x.sum(0)),
             "max_last": lambda: self.unary(lambda x: x.amax(-1)),
+            "argmax_last": lambda: self.unary(lambda x: x.argmax(-1)),
+            "argmax_first": lambda: self.unary(lambda x: x.argmax(0)),
             "softmax_last": lambda: self.unary(lambda x: x.softmax(-1)),
             "log_softmax_last": lambda: self.unary(lambda x: x.log_softmax(-1)),
             "cumsum_last_f32": lambda: self.unary(lambda x: x.cumsum(-1), 16384, 8192, dtype=f32),
             "cumsum_first_f32": lambda: self.unary(lambda x: x.cumsum(0), 16384, 8192, dtype=f32),
             "layer_norm_fwd": self.layer_norm,
             "gather_last": self.gather,
+            "scatter_add_last_f32": lambda: self.scatter_add(8192),
+            "scatter_add_repeated_f32": lambda: self.scatter_add(64),
             "index_select_rows": self.index_select,
             "embedding_fwd": self.embedding,
+            "embedding_bwd": self.embedding_backward,
+            "sort_2e24_f32": lambda: self.unary(lambda x: x.sort(), 1 << 24, dtype=f32),
+            "sort_rows_f32": lambda: self.unary(lambda x: x.sort(-1), 4096, 4096, dtype=f32),
+            "topk50_rows": lambda: self.unary(lambda x: x.topk(50, -1), 512, 50257),
             "where_mask": self.where,
             "rand_2e27_f32": lambda: lambda: torch.rand(16384, 8192, device="cuda"),
             "max_pool3_s2_fwd": lambda: self.unary(lambda x: F.max_pool2d(x, 3, 2, 1), 64, 64, 112, 112),
+            "max_pool3_s2_bwd": self.max_pool_backward,
+            "adaptive_avg_pool1": lambda: self.unary(lambda x: F.adaptive_avg_pool2d(x, 1), 64, 2048, 7, 7),
+            **convolutions,
         }
 
     def round(self, call, launches):

@@ -4,8 +4,8 @@
 //! Matrices are row-major; a linear layer's weight is in Burn's layout, `[in, out]` (PyTorch's is `[out, in]`).
 //! Indices are 64-bit, as PyTorch's are.
 
-use burn_backend::ops::{ActivationOps, FloatTensorOps, IntTensorOps, ModuleOps};
-use burn_backend::{Distribution, Scalar, Shape};
+use burn_backend::ops::{ActivationOps, ConvOptions, FloatTensorOps, IntTensorOps, ModuleOps};
+use burn_backend::{Distribution, Scalar, Shape, Slice};
 use burn_std::{BoolDType, FloatDType, IntDType};
 use kiln::{Cuda, CudaDevice, CudaTensor};
 
@@ -93,6 +93,7 @@ const R: u64 = ROWS as u64;
 const C: u64 = COLS as u64;
 const BF16: u64 = 2;
 const F32: u64 = 4;
+const I32: u64 = 4;
 const I64: u64 = 8;
 /// Columns of the normalised rows and of the gathered index.
 const HALF: usize = COLS / 2;
@@ -101,8 +102,12 @@ const WIDTH: usize = 768;
 /// B, C, H, W of the pooled images.
 const IMAGES: [usize; 4] = [64, 64, 112, 112];
 
-/// The ceilings come first.
-pub(crate) const CASES: &[Case] = &[
+/// All cases; the ceilings come first.
+pub(crate) fn cases() -> impl Iterator<Item = &'static Case> {
+    CASES.iter().chain(CONVOLUTIONS.as_flattened())
+}
+
+const CASES: &[Case] = &[
     Case {
         name: "copy",
         bound: Bound::Bytes(2 * N * BF16),
@@ -164,6 +169,24 @@ pub(crate) const CASES: &[Case] = &[
         },
     },
     Case {
+        name: "permute0213_copy",
+        bound: Bound::Bytes(2 * N * BF16),
+        // As above: the order of the two middle dimensions cannot be one stride.
+        setup: |device| {
+            unary(device, [16, 2048, 32, 128], |x| {
+                Cuda::float_reshape(Cuda::float_swap_dims(x, 1, 2), Shape::from([ROWS * COLS]))
+            })
+        },
+    },
+    Case {
+        name: "cat_dim1",
+        bound: Bound::Bytes(2 * N * BF16),
+        setup: |device| {
+            let [a, b] = [(); 2].map(|()| normal(device, [ROWS, HALF], FloatDType::BF16));
+            Box::new(move || drop(Cuda::float_cat(vec![a.clone(), b.clone()], 1)))
+        },
+    },
+    Case {
         name: "sum_last",
         bound: Bound::Bytes((N + R) * BF16),
         setup: |device| unary(device, BIG, |x| Cuda::float_sum_dim(x, 1)),
@@ -177,6 +200,16 @@ pub(crate) const CASES: &[Case] = &[
         name: "max_last",
         bound: Bound::Bytes((N + R) * BF16),
         setup: |device| unary(device, BIG, |x| Cuda::float_max_dim(x, 1)),
+    },
+    Case {
+        name: "argmax_last",
+        bound: Bound::Bytes(N * BF16 + R * I64),
+        setup: |device| unary(device, BIG, |x| Cuda::float_argmax(x, 1, IntDType::I64)),
+    },
+    Case {
+        name: "argmax_first",
+        bound: Bound::Bytes(N * BF16 + C * I64),
+        setup: |device| unary(device, BIG, |x| Cuda::float_argmax(x, 0, IntDType::I64)),
     },
     Case {
         name: "softmax_last",
@@ -212,6 +245,17 @@ pub(crate) const CASES: &[Case] = &[
         },
     },
     Case {
+        name: "scatter_add_last_f32",
+        // x is read and y written as a whole; the updates and their indices are half as many.
+        bound: Bound::Bytes(2 * N * F32 + N / 2 * (I64 + F32)),
+        setup: |device| scatter_add(device, COLS),
+    },
+    Case {
+        name: "scatter_add_repeated_f32",
+        bound: Bound::Bytes(2 * N * F32 + N / 2 * (I64 + F32)),
+        setup: |device| scatter_add(device, 64),
+    },
+    Case {
         name: "index_select_rows",
         // Of R draws, 1 - 1/e of the rows are drawn; the others are never read.
         bound: Bound::Bytes((N * 632 / 1000 + N) * BF16 + R * I64),
@@ -229,6 +273,40 @@ pub(crate) const CASES: &[Case] = &[
             let table = normal(device, [VOCABULARY, WIDTH], FloatDType::BF16);
             let ids = indices(device, [1, ROWS], VOCABULARY);
             Box::new(move || drop(Cuda::embedding(table.clone(), ids.clone())))
+        },
+    },
+    Case {
+        name: "embedding_bwd",
+        // Every row of the table's gradient is written, as is each row of the output's read.
+        bound: Bound::Bytes((VOCABULARY as u64 + R) * WIDTH as u64 * BF16 + R * I64),
+        setup: |device| {
+            let table = normal(device, [VOCABULARY, WIDTH], FloatDType::BF16);
+            let output_grad = normal(device, [1, ROWS, WIDTH], FloatDType::BF16);
+            let ids = indices(device, [1, ROWS], VOCABULARY);
+            Box::new(move || drop(Cuda::embedding_backward(table.clone(), output_grad.clone(), ids.clone())))
+        },
+    },
+    Case {
+        name: "sort_2e24_f32",
+        // Keys and indices, once; a radix sort moves them once for each of its passes.
+        bound: Bound::Bytes((1 << 24) * (2 * F32 + I64)),
+        setup: |device| sort(device, [1, 1 << 24]),
+    },
+    Case {
+        name: "sort_rows_f32",
+        bound: Bound::Bytes((1 << 24) * (2 * F32 + I64)),
+        setup: |device| sort(device, [4096, 4096]),
+    },
+    Case {
+        name: "topk50_rows",
+        bound: Bound::Bytes(512 * (VOCABULARY as u64 * BF16 + 50 * (BF16 + I64))),
+        setup: |device| {
+            unary(device, [512, VOCABULARY], |x| {
+                // The values are gathered by their indices, as `Tensor::topk_with_indices` does.
+                let (values, indices) = Cuda::float_sort_with_indices(x, 1, true, IntDType::I64);
+                drop(indices);
+                Cuda::float_slice(values, &[Slice::full(), Slice::new(0, Some(50), 1)])
+            })
         },
     },
     Case {
@@ -257,7 +335,143 @@ pub(crate) const CASES: &[Case] = &[
         bound: Bound::Bytes((64 * 64 * 112 * 112 + 64 * 64 * 56 * 56) * BF16),
         setup: |device| unary(device, IMAGES, |x| Cuda::max_pool2d(x, [3, 3], [2, 2], [1, 1], [1, 1], false)),
     },
+    Case {
+        name: "max_pool3_s2_bwd",
+        bound: Bound::Bytes((64 * 64 * 112 * 112 + 64 * 64 * 56 * 56) * BF16 + 64 * 64 * 56 * 56 * I32),
+        setup: |device| {
+            let x = normal(device, IMAGES, FloatDType::BF16);
+            let output_grad = normal(device, [64, 64, 56, 56], FloatDType::BF16);
+            let pooled = Cuda::max_pool2d_with_indices(x.clone(), [3, 3], [2, 2], [1, 1], [1, 1], false);
+            let indices = pooled.indices;
+            Box::new(move || {
+                let gradient = Cuda::max_pool2d_with_indices_backward(
+                    x.clone(),
+                    [3, 3],
+                    [2, 2],
+                    [1, 1],
+                    [1, 1],
+                    false,
+                    output_grad.clone(),
+                    indices.clone(),
+                );
+                drop(gradient.x_grad);
+            })
+        },
+    },
+    Case {
+        name: "adaptive_avg_pool1",
+        bound: Bound::Bytes(64 * 2048 * 50 * BF16),
+        setup: |device| unary(device, [64, 2048, 7, 7], |x| Cuda::adaptive_avg_pool2d(x, [1, 1])),
+    },
 ];
+
+/// Images, input channels, size, output channels, kernel and stride of ResNet-50's convolutions, each with its three passes.
+macro_rules! convolutions {
+    ($($name:literal: $channels:literal $size:literal $out:literal $kernel:literal $stride:literal;)*) => {
+        const CONVOLUTIONS: &[[Case; 3]] = &[$({
+            const CONV: Conv = Conv { channels: $channels, size: $size, out: $out, kernel: $kernel, stride: $stride };
+            [
+                Case {
+                    name: concat!("conv_", $name, "_fwd"),
+                    bound: CONV.flops(),
+                    setup: |device| {
+                        let (x, weight, _) = CONV.operands(device);
+                        Box::new(move || drop(Cuda::conv2d(x.clone(), weight.clone(), None, CONV.options())))
+                    },
+                },
+                Case {
+                    name: concat!("conv_", $name, "_dx"),
+                    bound: CONV.flops(),
+                    setup: |device| {
+                        let (x, weight, dy) = CONV.operands(device);
+                        Box::new(move || {
+                            drop(Cuda::conv2d_x_backward(x.clone(), weight.clone(), dy.clone(), CONV.options()));
+                        })
+                    },
+                },
+                Case {
+                    name: concat!("conv_", $name, "_dw"),
+                    bound: CONV.flops(),
+                    setup: |device| {
+                        let (x, weight, dy) = CONV.operands(device);
+                        Box::new(move || {
+                            drop(Cuda::conv2d_weight_backward(
+                                x.clone(),
+                                weight.clone(),
+                                dy.clone(),
+                                CONV.options(),
+                            ));
+                        })
+                    },
+                },
+            ]
+        }),*];
+    };
+}
+
+/// A convolution of 64 square bf16 images, padded by half its kernel.
+struct Conv {
+    channels: usize,
+    size: usize,
+    out: usize,
+    kernel: usize,
+    stride: usize,
+}
+
+impl Conv {
+    const IMAGES: usize = 64;
+
+    const fn out_size(&self) -> usize {
+        (self.size + self.kernel / 2 * 2 - self.kernel) / self.stride + 1
+    }
+
+    const fn flops(&self) -> Bound {
+        let products = self.out * self.channels * self.kernel * self.kernel;
+        Bound::Flops((2 * Conv::IMAGES * products * self.out_size() * self.out_size()) as u64)
+    }
+
+    fn options(&self) -> ConvOptions<2> {
+        let [stride, padding] = [self.stride, self.kernel / 2].map(|n| [n, n]);
+        ConvOptions::new(stride, padding, [1, 1], 1)
+    }
+
+    /// x, weight and the output's gradient.
+    fn operands(&self, device: &CudaDevice) -> (CudaTensor, CudaTensor, CudaTensor) {
+        let bf16 = |shape: [usize; 4]| normal(device, shape, FloatDType::BF16);
+        (
+            bf16([Conv::IMAGES, self.channels, self.size, self.size]),
+            bf16([self.out, self.channels, self.kernel, self.kernel]),
+            bf16([Conv::IMAGES, self.out, self.out_size(), self.out_size()]),
+        )
+    }
+}
+
+convolutions! {
+    "3x224_64_k7s2": 3 224 64 7 2;
+    "64x56_64_k1s1": 64 56 64 1 1;
+    "64x56_64_k3s1": 64 56 64 3 1;
+    "64x56_256_k1s1": 64 56 256 1 1;
+    "256x56_128_k1s1": 256 56 128 1 1;
+    "128x56_128_k3s2": 128 56 128 3 2;
+    "128x28_128_k3s1": 128 28 128 3 1;
+    "512x28_256_k1s1": 512 28 256 1 1;
+    "256x14_256_k3s1": 256 14 256 3 1;
+    "1024x14_512_k1s1": 1024 14 512 1 1;
+    "512x7_512_k3s1": 512 7 512 3 1;
+    "512x7_2048_k1s1": 512 7 2048 1 1;
+}
+
+fn scatter_add(device: &CudaDevice, below: usize) -> Run {
+    let x = normal(device, BIG, FloatDType::F32);
+    let updates = normal(device, [ROWS, HALF], FloatDType::F32);
+    let index = indices(device, [ROWS, HALF], below);
+    Box::new(move || drop(Cuda::float_scatter_add(1, x.clone(), index.clone(), updates.clone())))
+}
+
+fn sort(device: &CudaDevice, shape: [usize; 2]) -> Run {
+    let x = normal(device, shape, FloatDType::F32);
+    Box::new(move || drop(Cuda::float_sort_with_indices(x.clone(), 1, false, IntDType::I64)))
+}
 
 fn cumsum(device: &CudaDevice, dim: usize) -> Run {
     let x = normal(device, BIG, FloatDType::F32);

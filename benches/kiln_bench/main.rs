@@ -19,7 +19,7 @@ use std::io::{BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use cases::{Bound, CASES, Case, Run};
+use cases::{Bound, Case, Run, cases};
 use kiln::CudaDevice;
 use timing::Timer;
 
@@ -67,7 +67,7 @@ fn run(args: &[String]) -> Result<bool, Failure> {
 }
 
 fn names() -> impl Iterator<Item = &'static str> {
-    CASES.iter().map(|case| case.name).chain([HOST_COST])
+    cases().map(|case| case.name).chain([HOST_COST])
 }
 
 fn describe(device: &CudaDevice) -> Result<String, Failure> {
@@ -115,7 +115,7 @@ fn table(device: &CudaDevice, prefixes: &[String]) -> Result<bool, Failure> {
     let mut complete = true;
     println!("{:<24} {:>11} {:>15}  share of bound", "operation", "us", "rate");
     // The ceilings come first in the list, so that every later line can be divided by them.
-    for case in CASES {
+    for case in cases() {
         let chosen = wanted(case.name);
         let ceiling = match case.bound {
             Bound::Bytes(_) => COPY,
@@ -123,7 +123,7 @@ fn table(device: &CudaDevice, prefixes: &[String]) -> Result<bool, Failure> {
             Bound::FlopsF32(_) => "",
         };
         let needed =
-            case.name == ceiling && CASES.iter().any(|c| wanted(c.name) && same_kind(c.bound, case.bound));
+            case.name == ceiling && cases().any(|c| wanted(c.name) && same_kind(c.bound, case.bound));
         if !chosen && !needed {
             continue;
         }
@@ -191,7 +191,7 @@ fn answer(
     timer: &Timer,
     current: &mut Option<(&'static str, Run, u32)>,
 ) -> Result<String, String> {
-    let case = CASES.iter().find(|case| case.name == name).ok_or("there is no such case")?;
+    let case = cases().find(|case| case.name == name).ok_or("there is no such case")?;
     if current.as_ref().is_none_or(|(held, ..)| *held != case.name) {
         *current = None;
         let run = prepare(case, device)?;
