@@ -25,7 +25,7 @@ MUTATE = [sys.executable, str(ROOT / "scripts/mutate.py")]
 # Filters of the tests that come first, by the name of the file with the fault.
 FIRST = {
     "elementwise": ["elementwise::", "logic::", "index::slice_assign"],
-    "reduce": ["reduce::reduce"],
+    "reduce": ["reduce::reduce", "rules::"],
     "softmax": ["reduce::softmax"],
     "layer_norm": ["reduce::layer_norm"],
     "cumulative": ["reduce::cumulative"],

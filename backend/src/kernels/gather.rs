@@ -92,34 +92,95 @@ pub(super) fn blocks(n: u64) -> u32 {
     n.div_ceil(THREADS).min(i32::MAX as u64) as u32
 }
 
-/// Elements per pack: 16 bytes if the rows that are copied whole allow it, else less. `aligned` tells whether x and y
-/// both begin at a multiple of so many bytes.
-fn pack_len(nest: &Nest<2>, dim_stride: i64, elem_bytes: usize, aligned: impl Fn(usize) -> bool) -> usize {
-    let inner = nest.sizes.len() - 1;
-    if nest.strides[inner] != [0, 1] {
-        return 1;
-    }
-    let fits = |v: usize| {
-        nest.sizes[inner].is_multiple_of(v)
-            && dim_stride % v as i64 == 0
-            && nest.strides[..inner].iter().all(|s| s[1] % v as i64 == 0)
-            && aligned(v * elem_bytes)
-    };
-    let mut v = 16 / elem_bytes;
-    while v > 1 && !fits(v) {
-        v /= 2;
-    }
-    v
+/// What a thread moves at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unit {
+    /// Elements that one index names, which lie side by side in x.
+    v: usize,
+    /// Indices that lie side by side.
+    items: usize,
 }
 
-fn defs(elem_bytes: usize, index: Elem, v: usize, offset: Def) -> [(&'static str, Def); 4] {
-    let word = match elem_bytes {
+impl Unit {
+    const ONE: Unit = Unit { v: 1, items: 1 };
+
+    fn len(self) -> usize {
+        self.v * self.items
+    }
+}
+
+/// Units a thread when there are enough of them to keep the device busy: each is a load that waits for another.
+const UNROLL: u64 = 4;
+/// Indices at once: eight loads of x, which do not wait for each other.
+const MOST_ITEMS: usize = 8;
+
+/// 16 bytes of y if the rows that are copied whole allow it, or the indices of its elements, else less. `aligned` tells
+/// whether an operand begins at a multiple of so many bytes.
+fn unit(
+    nest: &Nest<2>,
+    dim_stride: i64,
+    elem_bytes: usize,
+    index_bytes: usize,
+    aligned: impl Fn(Operand, usize) -> bool,
+) -> Unit {
+    let inner = nest.sizes.len() - 1;
+    let outer = |k: usize, n: usize| nest.strides[..inner].iter().all(|s| s[k] % n as i64 == 0);
+    let largest = |most: usize, fits: &dyn Fn(usize) -> bool| {
+        let mut n = most;
+        while n > 1 && !(nest.sizes[inner].is_multiple_of(n) && fits(n)) {
+            n /= 2;
+        }
+        n
+    };
+    match nest.strides[inner] {
+        [0, 1] => {
+            let v = largest(16 / elem_bytes, &|v| {
+                let bytes = v * elem_bytes;
+                dim_stride % v as i64 == 0
+                    && outer(1, v)
+                    && aligned(Operand::X, bytes)
+                    && aligned(Operand::Y, bytes)
+            });
+            Unit { v, ..Unit::ONE }
+        }
+        [1, _] => {
+            let items = largest(MOST_ITEMS.min(16 / elem_bytes), &|n| {
+                outer(0, n)
+                    && aligned(Operand::Index, (n * index_bytes).min(16))
+                    && aligned(Operand::Y, n * elem_bytes)
+            });
+            Unit { items, ..Unit::ONE }
+        }
+        _ => Unit::ONE,
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operand {
+    Index,
+    X,
+    Y,
+}
+
+/// An unsigned type of this width, for what is only moved.
+pub(super) fn word(elem_bytes: usize) -> Elem {
+    match elem_bytes {
         1 => Elem::U8,
         2 => Elem::U16,
         4 => Elem::U32,
         _ => Elem::U64,
-    };
-    [("T", Def::Type(word)), ("IDX_T", Def::Type(index)), ("V", Def::Int(v as i64)), ("OFFSET", offset)]
+    }
+}
+
+fn defs(elem_bytes: usize, index: Elem, unit: Unit, unroll: u64, offset: Def) -> [(&'static str, Def); 6] {
+    [
+        ("T", Def::Type(word(elem_bytes))),
+        ("IDX_T", Def::Type(index)),
+        ("V", Def::Int(unit.v as i64)),
+        ("ITEMS", Def::Int(unit.items as i64)),
+        ("UNROLL", Def::Int(unroll as i64)),
+        ("OFFSET", offset),
+    ]
 }
 
 /// `y[i] = x[i with index[i] in dimension dim]`, for a row-major `y` of the result's shape and i32 or i64 indices.
@@ -143,21 +204,29 @@ pub(crate) fn gather(
     }
     let bytes = x.elem().size_bytes();
     let dim_stride = x.layout().strides()[dim];
-    let v = pack_len(&nest, dim_stride, bytes, |bytes| x.aligned_to(bytes) && y.aligned_to(bytes));
-    let defs = defs(bytes, index.elem(), v, offset_type(&nest));
+    let unit = unit(&nest, dim_stride, bytes, index.elem().size_bytes(), |operand, bytes| match operand {
+        Operand::Index => index.aligned_to(bytes),
+        Operand::X => x.aligned_to(bytes),
+        Operand::Y => y.aligned_to(bytes),
+    });
+    let units = (y.len() / unit.len()) as u64;
     let device = y.device();
+    let busy = units >= UNROLL * THREADS * 8 * device.props.sm_count as u64;
+    let unroll = if unit.items == 1 && busy { UNROLL } else { 1 };
+    let defs = defs(bytes, index.elem(), unit, unroll, offset_type(&nest));
     let kernel = device.kernel(&KernelSpec { file: &GATHER, entry: "gather", defs: &defs })?;
-    let packs = (y.len() / v) as u64;
+    let item_stride = nest.strides[nest.sizes.len() - 1][1];
     Launch::new(device, kernel)
         .write(y)
         .read(x)
         .read(index)
-        .arg(packs)
+        .arg(units)
         .arg(dim_stride)
         .arg(x.dims()[dim] as i64)
-        .arg(LoopsArg::new(&nest, v))
+        .arg(item_stride)
+        .arg(LoopsArg::new(&nest, unit.len()))
         .faults(op)
-        .run([blocks(packs), 1, 1], THREADS as u32, 0)
+        .run([blocks(units.div_ceil(unroll)), 1, 1], THREADS as u32, 0)
 }
 
 /// Both types of [`offset_type`].
@@ -169,12 +238,14 @@ pub(super) const OFFSET_TYPES: [Def; 2] = [Def::Type(Elem::I32), Def::Type(Elem:
 pub(super) fn instances() -> Vec<Instance> {
     let mut all = Vec::new();
     for bytes in [1, 2, 4, 8] {
-        for v in [1, 16 / bytes] {
+        let most = 16 / bytes;
+        let row = Unit { v: most, ..Unit::ONE };
+        let items = Unit { items: MOST_ITEMS.min(most), ..Unit::ONE };
+        for (unit, unroll) in [(Unit::ONE, 1), (Unit::ONE, UNROLL), (row, UNROLL), (items, 1)] {
             for index in [Elem::I32, Elem::I64] {
-                all.extend(
-                    OFFSET_TYPES
-                        .map(|offset| Instance::new(&GATHER, "gather", &defs(bytes, index, v, offset))),
-                );
+                let instance =
+                    |offset| Instance::new(&GATHER, "gather", &defs(bytes, index, unit, unroll, offset));
+                all.extend(OFFSET_TYPES.map(instance));
             }
         }
     }
@@ -187,19 +258,40 @@ mod tests {
 
     #[test]
     fn rows_are_copied_in_the_widest_pack_that_divides_them() {
+        let pack = |nest: &Nest<2>, dim_stride, bytes, most: usize| {
+            let unit = unit(nest, dim_stride, bytes, 8, |_, bytes| bytes <= most);
+            assert_eq!(unit.items, 1);
+            unit.v
+        };
         // select on dimension 0 of [10, 64] and on dimension 1 of [4, 10, 6]
         let rows = Nest::new(&[3, 64], [&[1, 0], &[0, 1]]);
-        assert_eq!(pack_len(&rows, 64, 4, |_| true), 4);
-        assert_eq!(pack_len(&rows, 64, 1, |_| true), 16);
-        assert_eq!(pack_len(&rows, 64, 4, |bytes| bytes <= 8), 2);
-        assert_eq!(pack_len(&rows, 65, 4, |_| true), 1);
+        assert_eq!(pack(&rows, 64, 4, 16), 4);
+        assert_eq!(pack(&rows, 64, 1, 16), 16);
+        assert_eq!(pack(&rows, 64, 4, 8), 2);
+        assert_eq!(pack(&rows, 65, 4, 16), 1);
         let inner = Nest::new(&[4, 3, 6], [&[0, 1, 0], &[60, 0, 1]]);
-        assert_eq!(pack_len(&inner, 6, 4, |_| true), 2);
-        // A gather has an index for each element.
-        let elements = Nest::new(&[3, 64], [&[64, 1], &[0, 1]]);
-        assert_eq!(pack_len(&elements, 64, 4, |_| true), 1);
+        assert_eq!(pack(&inner, 6, 4, 16), 2);
         let arg = LoopsArg::new(&inner, 2);
         assert_eq!((arg.dims, &arg.size[..4]), (3, &[3, 3, 4, 1][..]));
         assert_eq!(arg.stride[..3], [[0, 2, 0], [1, 0, 0], [0, 60, 0]]);
+    }
+
+    #[test]
+    fn indices_that_lie_side_by_side_are_read_at_once() {
+        let items = |nest: &Nest<2>, bytes, index_bytes, most: usize| {
+            let unit = unit(nest, 1, bytes, index_bytes, |_, bytes| bytes <= most);
+            assert_eq!(unit.v, 1);
+            unit.items
+        };
+        // gather on dimension 1 of [3, 64], and on dimension 0.
+        let rows = Nest::new(&[3, 64], [&[64, 1], &[100, 0]]);
+        assert_eq!([1, 2, 4, 8].map(|bytes| items(&rows, bytes, 8, 16)), [8, 8, 4, 2]);
+        assert_eq!([1, 2, 4, 8].map(|bytes| items(&rows, bytes, 4, 8)), [2, 2, 2, 1]);
+        assert_eq!(items(&Nest::new(&[3, 64], [&[64, 1], &[0, 1]]), 2, 8, 16), 8);
+        // Rows of an odd length, or that do not begin at a multiple.
+        assert_eq!(items(&Nest::new(&[3, 63], [&[63, 1], &[100, 0]]), 4, 8, 16), 1);
+        assert_eq!(items(&Nest::new(&[3, 64], [&[66, 1], &[100, 0]]), 4, 8, 16), 2);
+        // An index that is read backwards.
+        assert_eq!(items(&Nest::new(&[3, 64], [&[64, -1], &[100, 0]]), 4, 8, 16), 1);
     }
 }
