@@ -52,5 +52,7 @@ mod programs;
 mod reduce;
 #[path = "ops/rules.rs"]
 mod rules;
+#[path = "ops/sort.rs"]
+mod sort;
 #[path = "ops/whole_device/mod.rs"]
 mod whole_device;

@@ -2,7 +2,7 @@
 
 use super::{cat, read, run, run_on};
 use crate::ops::elementwise::*;
-use crate::ops::{data, index, reduce, view};
+use crate::ops::{data, index, reduce, sort, view};
 use crate::{Cuda, CudaDevice, CudaTensor};
 use burn_backend::ops::BoolTensorOps;
 use burn_backend::{ExecutionError, Scalar, Shape, Slice, TensorData, TensorMetadata};
@@ -151,6 +151,13 @@ impl BoolTensorOps<Cuda> for Cuda {
 
     fn bool_all_dim(tensor: CudaTensor, dim: usize) -> CudaTensor {
         run!(tensor => reduce::all_dim(&tensor, dim, tensor.dtype()))
+    }
+
+    fn bool_argwhere(
+        tensor: CudaTensor,
+        out_dtype: IntDType,
+    ) -> impl Future<Output = CudaTensor> + 'static + Send {
+        async move { run!(tensor => sort::argwhere(&tensor, out_dtype.into())) }
     }
 
     fn bool_expand(tensor: CudaTensor, shape: Shape) -> CudaTensor {

@@ -2,7 +2,7 @@
 
 use super::{cat, read, run, run_on, unsupported};
 use crate::ops::elementwise::*;
-use crate::ops::{cumulative, data, index, matmul, random, reduce, view};
+use crate::ops::{cumulative, data, index, matmul, random, reduce, sort, view};
 use crate::{Cuda, CudaDevice, CudaTensor};
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::tensor::IndexingUpdateOp;
@@ -404,8 +404,29 @@ impl FloatTensorOps<Cuda> for Cuda {
         run!(tensor => reduce::argmax(&tensor, dim, out_dtype.into()))
     }
 
-    fn float_argtopk(_tensor: CudaTensor, _dim: usize, _k: usize, _out_dtype: IntDType) -> CudaTensor {
-        unsupported!(float_argtopk)
+    fn float_argtopk(tensor: CudaTensor, dim: usize, k: usize, out_dtype: IntDType) -> CudaTensor {
+        run!(tensor => sort::argtopk(&tensor, dim, k, out_dtype.into()))
+    }
+
+    fn float_topk(tensor: CudaTensor, dim: usize, k: usize) -> CudaTensor {
+        run!(tensor => sort::topk(&tensor, dim, k))
+    }
+
+    fn float_sort(tensor: CudaTensor, dim: usize, descending: bool) -> CudaTensor {
+        run!(tensor => sort::sort(&tensor, dim, descending))
+    }
+
+    fn float_sort_with_indices(
+        tensor: CudaTensor,
+        dim: usize,
+        descending: bool,
+        indices_dtype: IntDType,
+    ) -> (CudaTensor, CudaTensor) {
+        run!(tensor => sort::sort_with_indices(&tensor, dim, descending, indices_dtype.into()))
+    }
+
+    fn float_argsort(tensor: CudaTensor, dim: usize, descending: bool, out_dtype: IntDType) -> CudaTensor {
+        run!(tensor => sort::argsort(&tensor, dim, descending, out_dtype.into()))
     }
 
     fn float_argmin(tensor: CudaTensor, dim: usize, out_dtype: IntDType) -> CudaTensor {

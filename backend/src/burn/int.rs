@@ -2,9 +2,9 @@
 
 use super::{cat, default_int, read, run, run_on, unsupported};
 use crate::ops::elementwise::*;
-use crate::ops::{cumulative, data, index, int_matmul, random, reduce, view};
+use crate::ops::{cumulative, data, index, int_matmul, random, reduce, sort, view};
 use crate::{Cuda, CudaDevice, CudaTensor};
-use burn_backend::ops::{FloatTensorOps, IntTensorOps};
+use burn_backend::ops::IntTensorOps;
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_backend::{Distribution, ExecutionError, Scalar, Shape, Slice, TensorData};
 use burn_std::{BoolDType, FloatDType, IntDType};
@@ -264,20 +264,26 @@ impl IntTensorOps<Cuda> for Cuda {
         run!(tensor => reduce::argmax(&tensor, dim, default_int(&tensor)))
     }
 
-    // Burn's own gives the indices the dtype of the values, which need not hold them.
+    // Indices have the default integer dtype: that of the values, which Burn's own definitions give them, need not hold
+    // them.
     fn int_argsort(tensor: CudaTensor, dim: usize, descending: bool) -> CudaTensor {
-        let dtype = default_int(&tensor).into();
-        // Burn's sort of floats goes by the dtype of what it reads.
-        <Cuda as FloatTensorOps<Cuda>>::float_argsort(tensor, dim, descending, dtype)
+        run!(tensor => sort::argsort(&tensor, dim, descending, default_int(&tensor)))
+    }
+
+    fn int_sort(tensor: CudaTensor, dim: usize, descending: bool) -> CudaTensor {
+        run!(tensor => sort::sort(&tensor, dim, descending))
     }
 
     fn int_sort_with_indices(tensor: CudaTensor, dim: usize, descending: bool) -> (CudaTensor, CudaTensor) {
-        let indices = Self::int_argsort(tensor.clone(), dim, descending);
-        (Self::int_gather(dim, tensor, indices.clone()), indices)
+        run!(tensor => sort::sort_with_indices(&tensor, dim, descending, default_int(&tensor)))
     }
 
-    fn int_argtopk(_tensor: CudaTensor, _dim: usize, _k: usize) -> CudaTensor {
-        unsupported!(int_argtopk)
+    fn int_argtopk(tensor: CudaTensor, dim: usize, k: usize) -> CudaTensor {
+        run!(tensor => sort::argtopk(&tensor, dim, k, default_int(&tensor)))
+    }
+
+    fn int_topk(tensor: CudaTensor, dim: usize, k: usize) -> CudaTensor {
+        run!(tensor => sort::topk(&tensor, dim, k))
     }
 
     fn int_argmin(tensor: CudaTensor, dim: usize) -> CudaTensor {

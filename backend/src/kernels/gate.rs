@@ -46,10 +46,11 @@ impl Instance {
 /// Those of all launchers, without repetitions.
 fn instances() -> Vec<Instance> {
     use super::{
-        cumulative, elementwise, gather, im2col, int_matmul, layer_norm, pool, random, reduce, scatter,
-        softmax,
+        argwhere, cumulative, elementwise, gather, im2col, int_matmul, layer_norm, pool, random, reduce,
+        scatter, softmax, sort,
     };
     let all = [
+        argwhere::instances(),
         cumulative::instances(),
         elementwise::instances(),
         gather::instances(),
@@ -61,6 +62,7 @@ fn instances() -> Vec<Instance> {
         reduce::instances(),
         scatter::instances(),
         softmax::instances(),
+        sort::instances(),
     ];
     let by_name = all.into_iter().flatten().map(|i| (i.source.name.clone(), i));
     by_name.collect::<BTreeMap<_, _>>().into_values().collect()

@@ -19,6 +19,7 @@ use crate::driver::launch::Kernel;
 use crate::dtype::Elem;
 use crate::error::Result;
 
+pub(crate) mod argwhere;
 pub(crate) mod cumulative;
 pub(crate) mod elementwise;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod scatter;
 pub(crate) mod softmax;
+pub(crate) mod sort;
 
 /// A `.cu` or `.cuh` file, embedded.
 #[derive(Debug)]

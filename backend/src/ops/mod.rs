@@ -13,4 +13,5 @@ pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod softmax;
+pub(crate) mod sort;
 pub(crate) mod view;

@@ -17,18 +17,11 @@ use crate::harness::family::{caught, shared};
 /// too.
 #[rustfmt::skip]
 const NOT_YET: &[&str] = &[
-    "float_cross", "float_scatter_nd", "float_gather_nd", "float_argtopk", "int_scatter_nd", "int_gather_nd", "int_argtopk",
+    "float_cross", "float_scatter_nd", "float_gather_nd", "int_scatter_nd", "int_gather_nd",
     "deform_conv2d", "deform_conv2d_backward", "conv3d", "conv3d_x_backward", "conv3d_weight_backward",
     "conv_transpose3d", "conv_transpose3d_x_backward",
     "conv_transpose3d_weight_backward", "interpolate", "interpolate_backward", "attention", "ctc_loss_backward", "rfft",
     "irfft", "quantize", "quantize_dynamic", "dequantize",
-];
-
-/// Operations that read to the host inside, so that a graph with them is not captured.
-#[rustfmt::skip]
-const READS: &[&str] = &[
-    "float_sort", "float_sort_with_indices", "float_argsort", "float_topk", "int_sort", "int_sort_with_indices",
-    "int_argsort", "int_topk",
 ];
 
 fn left_out(name: &str) -> bool {
@@ -82,9 +75,7 @@ pub(crate) fn replayed() -> Profile {
     Profile {
         leaves_out: |name| {
             // A bool scalar is no parameter of a captured graph.
-            left_out(name)
-                || READS.contains(&name)
-                || matches!(name, "bool_mask_fill" | "bool_equal_elem" | "bool_not_equal_elem")
+            left_out(name) || matches!(name, "bool_mask_fill" | "bool_equal_elem" | "bool_not_equal_elem")
         },
         threads: &[1],
         steady: true,
