@@ -224,6 +224,35 @@ const CASES: &[Case] = &[
     Case { name: "cumsum_last_f32", bound: Bound::Bytes(2 * N * F32), setup: |device| cumsum(device, 1) },
     Case { name: "cumsum_first_f32", bound: Bound::Bytes(2 * N * F32), setup: |device| cumsum(device, 0) },
     Case {
+        name: "sort_64x65536_f32",
+        // Values and 64-bit indices, of the default dtype in PyTorch.
+        bound: Bound::Bytes((64 << 16) * (2 * F32 + I64)),
+        setup: |device| sort(device, [64, 1 << 16]),
+    },
+    Case {
+        name: "sort_2e24_f32",
+        bound: Bound::Bytes((1 << 24) * (2 * F32 + I64)),
+        setup: |device| sort(device, [1, 1 << 24]),
+    },
+    Case {
+        name: "sort_16384x1024_f32",
+        bound: Bound::Bytes((1 << 24) * (2 * F32 + I64)),
+        setup: |device| sort(device, [1 << 14, 1 << 10]),
+    },
+    Case {
+        name: "sort_262144x64_f32",
+        bound: Bound::Bytes((1 << 24) * (2 * F32 + I64)),
+        setup: |device| sort(device, [1 << 18, 1 << 6]),
+    },
+    Case {
+        name: "topk50_64x131072_f32",
+        bound: Bound::Bytes((64 << 17) * F32),
+        setup: |device| {
+            let x = normal(device, [64, 1 << 17], FloatDType::F32);
+            Box::new(move || drop(Cuda::float_topk(x.clone(), 1, 50)))
+        },
+    },
+    Case {
         name: "layer_norm_fwd",
         // x and y have N / 2 elements each, gamma and beta C / 2.
         bound: Bound::Bytes((N + C) * BF16),

@@ -829,6 +829,57 @@ fn cumulative_along_one_long_dimension() {
 
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
+fn sorts_of_more_than_2_to_the_31() {
+    let _alone = begin("sorts_of_more_than_2_to_the_31");
+    let n = EDGE + 5000;
+    // One row, one digit and two.
+    for (dtype, low, high) in [(DType::U8, 1, 5), (DType::I16, 3, 300)] {
+        let x = marked(n, &[(9, low), (EDGE + 4, high)], dtype);
+        let (y, at) = Cuda::float_sort_with_indices(x.clone(), 0, false, IntDType::U32);
+        assert_eq!((peek(&y, n - 3, 3), nonzero(&y)), (vec![0.0, low as f64, high as f64], 2), "{dtype:?}");
+        assert_eq!(peek(&at, n - 2, 2), [9.0, (EDGE + 4) as f64], "{dtype:?}");
+        assert_eq!(
+            (peek(&at, 7, 4), peek(&at, EDGE + 2, 3)),
+            (vec![7., 8., 10., 11.], [3, 5, 6].map(|k| (EDGE + k) as f64).to_vec())
+        );
+        drop((y, at));
+        let at = Cuda::float_argtopk(x.clone(), 0, 3, IntDType::I64);
+        assert_eq!(peek(&at, 0, 3), [(EDGE + 4) as f64, 9.0, 0.0], "{dtype:?}");
+        let error =
+            caught(|| drop(Cuda::float_argsort(x, 0, true, IntDType::I32))).expect_err("an i32 is too small");
+        assert!(error.contains("2147483647"), "{error}");
+    }
+    // Many rows: of a warp, of a block, of several tiles.
+    for cols in [112, COLS, 7056] {
+        let rows = EDGE / cols + 9;
+        let x = reshape(
+            marked(rows * cols, &[(5, 2), (EDGE + 3, 7), (rows * cols - 4, 9)], DType::U8),
+            &[rows, cols],
+        );
+        let y = Cuda::float_sort(x, 1, true);
+        assert_eq!(nonzero(&y), 3, "rows of {cols}");
+        let y = flat(y);
+        for (at, value) in [(5, 2.0), (EDGE + 3, 7.0), (rows * cols - 4, 9.0)] {
+            assert_eq!(peek(&y, at / cols * cols, 2), [value, 0.0], "rows of {cols}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn argwhere_beyond_the_edge() {
+    let _alone = begin("argwhere_beyond_the_edge");
+    for n in [EDGE + 5000, 2 * EDGE + 5000] {
+        let half = n / 2;
+        let x = reshape(marked(n, &[(9, 1), (EDGE + 4, 1), (n - 1, 1)], BOOL), &[2, half]);
+        let places = burn_backend::read_sync(Cuda::bool_argwhere(x, IntDType::I64));
+        let row = |at: usize| [(at / half) as f64, (at % half) as f64];
+        assert_eq!(read(flat(places)), [row(9), row(EDGE + 4), row(n - 1)].concat());
+    }
+}
+
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
 fn cumsum_counts_beyond_the_edge() {
     let _alone = begin("cumsum_counts_beyond_the_edge");
     let n = EDGE + 5000;

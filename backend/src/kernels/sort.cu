@@ -165,16 +165,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #define TILE (THREADS * ITEMS)
 static_assert(TILE <= 65535 && THREADS >= DIGITS, "ranks have 16 bits, and each digit a thread");
 
-DEV u32 place_of(int i) { return (threadIdx.x >> 5) * (32 * ITEMS) + i * 32 + (threadIdx.x & 31); }
+DEV u32 place_of(int i) { return (threadIdx.x >> 5) * (32 * ITEMS) + (threadIdx.x & 31) + i * 32; }
 
 struct Ranks {
     u16 warp[WARPS][DIGITS];  // of each warp, how many there are; then where those of the digit begin
     u32 sum[DIGITS / 32];
 };
 
-// rank[i]: the place of item i when the block's items are ordered by digit, equal ones as they stand. Every thread calls it; threads
-// below DIGITS get where their digit begins. A barrier must stand between two calls.
-DEV u32 ranks_of(u32 (&rank)[ITEMS], const u8 (&digit)[ITEMS], Ranks& shared) {
+// From the digit of each item to its place when the block's items are ordered by digit, equal ones as they stand. Every thread calls
+// it; threads below DIGITS get where their digit begins. A barrier must stand between two calls.
+DEV u32 ranks_of(u32 (&item)[ITEMS], Ranks& shared) {
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
     for (int d = 0; d < DIGITS; d += 32) shared.warp[warp][d + lane] = 0;
@@ -184,16 +184,16 @@ DEV u32 ranks_of(u32 (&rank)[ITEMS], const u8 (&digit)[ITEMS], Ranks& shared) {
         u32 peers = FULL;
 #pragma unroll
         for (int b = 0; b < 8; ++b) {
-            const bool set = digit[i] >> b & 1;
+            const bool set = item[i] >> b & 1;
             const u32 those = __ballot_sync(FULL, set);
             peers &= set ? those : ~those;
         }
         const u32 before = __popc(peers & ((1u << lane) - 1));
-        const u32 seen = shared.warp[warp][digit[i]];
+        const u32 seen = shared.warp[warp][item[i]];
         __syncwarp();
-        if (before == 0) shared.warp[warp][digit[i]] = (u16)(seen + __popc(peers));
+        if (before == 0) shared.warp[warp][item[i]] = (u16)(seen + __popc(peers));
         __syncwarp();
-        rank[i] = seen + before;
+        item[i] = item[i] << 16 | (seen + before);  // one register for both
     }
     __syncthreads();
     // Over the warps, then over the digits.
@@ -221,7 +221,7 @@ DEV u32 ranks_of(u32 (&rank)[ITEMS], const u8 (&digit)[ITEMS], Ranks& shared) {
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) rank[i] += shared.warp[warp][digit[i]];
+    for (int i = 0; i < ITEMS; ++i) item[i] = (item[i] & 0xffff) + shared.warp[warp][item[i] >> 16];
     return start;
 }
 
@@ -245,7 +245,7 @@ struct Or {
     DEV Slot operator()(Slot a, Slot b) const { return a | b; }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, sizeof(Bits) == 8 || THREADS > 256 ? 2 : 4)
+extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 256 || sizeof(Bits) == 8 ? 2 : 4)
     sort_block(T* y, IDX_T* index, const T* x, const u32* from, u32 n, u32 parts, u32 kept, u64 out_n, u32 falling) {
     __shared__ Ranks ranks;
     __shared__ Slot slots[TILE];
@@ -257,24 +257,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(Bits) == 8 || THREA
 
     // What lies behind the end has the greatest digit in each pass, so it stays there.
     Bits key[ITEMS];
-    u32 at[ITEMS];
+    u32 at[ITEMS / 2];  // where items stood, two of 16 bits in one
     const Bits first = rank_of(bits[0], falling);
     Slot differ = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-        at[i] = place_of(i);
-        key[i] = at[i] < size ? bits[at[i]] : bits[0];
+        const u32 p = place_of(i);
+        at[i / 2] = i % 2 ? at[i / 2] | p << 16 : p;
+        key[i] = p < size ? bits[p] : bits[0];
         differ |= (Bits)(rank_of(key[i], falling) ^ first);
     }
     differ = block_reduce(differ, (Slot)0, reduced, Or());
+#pragma unroll 1
     for (u32 shift = 0; shift < 8 * sizeof(Bits); shift += 8) {
         if ((differ >> shift & (DIGITS - 1)) == 0) continue;
-        u8 digit[ITEMS];
         u32 rank[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            digit[i] = place_of(i) < size ? (u8)(rank_of(key[i], falling) >> shift) : (u8)(DIGITS - 1);
-        ranks_of(rank, digit, ranks);
+            rank[i] = place_of(i) < size ? (u32)(rank_of(key[i], falling) >> shift) & (DIGITS - 1) : DIGITS - 1;
+        ranks_of(rank, ranks);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) slots[rank[i]] = key[i];
         __syncthreads();
@@ -283,10 +284,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(Bits) == 8 || THREA
         __syncthreads();
         if (index) {
 #pragma unroll
-            for (int i = 0; i < ITEMS; ++i) slots[rank[i]] = at[i];
+            for (int i = 0; i < ITEMS; ++i) slots[rank[i]] = at[i / 2] >> i % 2 * 16 & 0xffff;
             __syncthreads();
 #pragma unroll
-            for (int i = 0; i < ITEMS; ++i) at[i] = (u32)slots[place_of(i)];
+            for (int i = 0; i < ITEMS; ++i) {
+                const u32 p = (u32)slots[place_of(i)];
+                at[i / 2] = i % 2 ? at[i / 2] | p << 16 : p;
+            }
             __syncthreads();
         }
     }
@@ -297,7 +301,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(Bits) == 8 || THREA
         const u32 p = place_of(i);
         if (p >= end) break;
         if (y) ((Bits*)y)[out + p] = key[i];
-        if (index) index[out + p] = from ? from[row * n + start + at[i]] : start + at[i];
+        const u32 stood = start + (at[i / 2] >> i % 2 * 16 & 0xffff);
+        if (index) index[out + p] = from ? from[row * n + stood] : stood;
     }
 }
 #endif
@@ -318,16 +323,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const u32 tile = blockIdx.x - (u32)row * tiles, start = tile * TILE;
     const u32 size = n - start < TILE ? n - start : TILE;
     const Bits* bits = (const Bits*)x + (row * n + start);
-    Pack<Bits, V> pack[ITEMS / V];
+    const int PACKS = (TILE / V + THREADS - 1) / THREADS;  // of a thread; there may be none for the last ones
+    Pack<Bits, V> pack[PACKS];
 #pragma unroll
-    for (int k = 0; k < ITEMS / V; ++k) {
+    for (int k = 0; k < PACKS; ++k) {
         const u32 p = (k * THREADS + threadIdx.x) * V;
         if (p < size) pack[k].load(bits + p);
     }
     if (threadIdx.x < DIGITS) count[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < ITEMS / V; ++k) {
+    for (int k = 0; k < PACKS; ++k) {
         if ((k * THREADS + threadIdx.x) * V >= size) break;
 #pragma unroll
         for (int j = 0; j < V; ++j)
@@ -363,13 +369,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         all = c[tiles - 1];
         if (tile > 0) earlier = c[tile - 1];
     }
-    u8 digit[ITEMS];
     u32 rank[ITEMS];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i)
         // What lies behind the end gets the last ranks.
-        digit[i] = place_of(i) < size ? (u8)(rank_of(key[i], falling) >> shift) : (u8)(DIGITS - 1);
-    const u32 begin = ranks_of(rank, digit, ranks);
+        rank[i] = place_of(i) < size ? (u32)(rank_of(key[i], falling) >> shift) & (DIGITS - 1) : DIGITS - 1;
+    const u32 begin = ranks_of(rank, ranks);
 
     u32 up = all;
     if (threadIdx.x < DIGITS) {
@@ -401,19 +406,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         }
     }
     if (!index) return;
-    u32 at[ITEMS];
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i)
-        if (place_of(i) < size) at[i] = from ? from[row * n + start + place_of(i)] : start + place_of(i);
+    if (from) from += row * n + start;
+    index += row * kept;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i)
-        if (place_of(i) < size) slots[rank[i]] = at[i];
+        if (place_of(i) < size) slots[rank[i]] = from ? from[place_of(i)] : start + place_of(i);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const u32 p = i * THREADS + threadIdx.x;
-        if (p < size && to[i] < kept) index[row * kept + to[i]] = (IDX_T)slots[p];
+        if (p < size && to[i] < kept) index[to[i]] = (IDX_T)slots[p];
     }
 }
 #endif

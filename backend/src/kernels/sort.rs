@@ -22,8 +22,7 @@ const DIGITS: usize = 256;
 const WARP_BLOCK: usize = 128;
 /// Elements of a row that one warp holds: 8 a lane. Their number has 8 bits in `PairOf`.
 const WARP_MOST: usize = 256;
-/// Threads of a block that takes one tile of a long row. Twice as many as digits, so that a digit's elements of a tile,
-/// which are written together, are some 32: a whole line of memory.
+/// Threads of a block that takes one tile of a long row. Two blocks of 64 registers a thread fill a multiprocessor.
 const TILE_THREADS: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +37,10 @@ enum Method {
     Digits { items: usize },
 }
 
-/// Elements of a thread in the largest tile: what 32 KiB of shared memory hold in slots of 4 or 8 bytes.
+/// Elements of a thread in the largest tile: as many as 64 registers hold, with where they stood and go. A digit's
+/// elements of a tile, which are written together, are then 16 or 24 on average: about a line of memory.
 fn tile_items(elem: Elem) -> usize {
-    if elem.size_bytes() == 8 { 8 } else { 16 }
+    if matches!(elem.size_bytes(), 1 | 8) { 8 } else { 12 }
 }
 
 /// For rows of `n` elements of which the first `kept` are wanted.
@@ -54,11 +54,11 @@ fn method(elem: Elem, n: usize, kept: usize) -> Method {
         return Method::Warp { group: 32, items: n.next_power_of_two() / 32 };
     }
     // A thread for each digit at least, and no more threads than that while these hold the row.
-    if n <= DIGITS * items {
+    if n <= DIGITS * 8 {
         return Method::Block { threads: DIGITS, items: n.next_power_of_two() / DIGITS };
     }
     if n <= tile {
-        return Method::Block { threads: TILE_THREADS, items };
+        return Method::Block { threads: TILE_THREADS, items: if n <= TILE_THREADS * 8 { 8 } else { items } };
     }
     // Each round leaves an eighth or less.
     if kept <= tile / 8 { Method::Parts { threads: TILE_THREADS, items } } else { Method::Digits { items } }
@@ -327,7 +327,7 @@ pub(super) fn instances() -> Vec<Instance> {
         block("CASE_BLOCK", "sort_block", TILE_THREADS, items);
         block("CASE_SCATTER", "sort_scatter", TILE_THREADS, items);
         if floats {
-            block("CASE_BLOCK", "sort_block", DIGITS, items);
+            block("CASE_BLOCK", "sort_block", DIGITS, 8);
         }
         for v in [1, 16 / elem.size_bytes()] {
             all.push(Instance::new(&SORT, "sort_count", &count_defs(elem, items, v)));
@@ -344,7 +344,7 @@ mod tests {
     fn every_row_is_held_by_what_sorts_it() {
         for elem in [Elem::U8, Elem::BF16, Elem::F32, Elem::F64] {
             let tile = TILE_THREADS * tile_items(elem);
-            for n in (1..300).chain([511, 512, 513, 4095, 4096, 4097, 8191, 8192, 8193, 1 << 20]) {
+            for n in (1..300).chain([511, 512, 513, 2048, 2049, 4096, 4097, 6144, 6145, 1 << 20]) {
                 for kept in [1, n / 2, n].map(|k| k.max(1)) {
                     match method(elem, n, kept) {
                         Method::Warp { group, items } => {

@@ -3,7 +3,7 @@
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn_autodiff::Autodiff;
-use burn_backend::ops::{ActivationOps, FloatTensorOps};
+use burn_backend::ops::{ActivationOps, BoolTensorOps, FloatTensorOps};
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType, Scalar, TensorData};
 use burn_tensor::Tensor;
@@ -136,7 +136,17 @@ fn reading_inside_a_capture_is_an_error() {
             (read, device().sync().map_err(|e| e.to_string()), y)
         })
         .expect("the capture itself goes on");
-    for text in [outcome.0.expect_err("a read"), outcome.1.expect_err("a sync")] {
+    let (argwhere, graph_of_argwhere) = device()
+        .capture(|| {
+            let bits =
+                Cuda::float_greater_elem(x.clone(), Scalar::Float(0.0), burn_backend::BoolDType::Native);
+            caught(|| drop(burn_backend::read_sync(Cuda::bool_argwhere(bits, burn_backend::IntDType::I32))))
+        })
+        .expect("the capture itself goes on");
+    drop(graph_of_argwhere);
+    let argwhere = argwhere.expect_err("a result of unknown shape");
+    assert!(argwhere.contains("argwhere"), "{argwhere}");
+    for text in [outcome.0.expect_err("a read"), outcome.1.expect_err("a sync"), argwhere] {
         assert!(text.contains("captured into a graph"), "{text}");
     }
     drop((outcome.2, graph));
