@@ -11,9 +11,9 @@ use crate::harness::{Arg, BOOL, Body, Dense, Domain, Inputs, Rng, Tolerance, Val
 /// Lengths of rows that a warp holds, and around them.
 const SHORT: [usize; 13] = [0, 1, 2, 3, 5, 17, 32, 33, 64, 65, 129, 255, 256];
 /// Lengths of rows that a block holds.
-const MIDDLE: [usize; 10] = [257, 513, 1_025, 2_048, 2_049, 4_095, 4_096, 4_097, 5_000, 6_144];
+const MIDDLE: [usize; 10] = [257, 513, 1_025, 2_048, 2_049, 4_095, 4_096, 4_097, 5_000, 5_120];
 /// Rows that no block holds: of few tiles and of many, with a rest and without.
-const LONG: [usize; 5] = [6_145, 8_192, 12_288, 18_433, 24_577];
+const LONG: [usize; 5] = [5_121, 8_192, 10_240, 18_433, 24_577];
 
 /// Everything that orders the rows along a dimension, or the first `k` elements of them; of the methods one if it says so,
 /// since the emulated device is slow.
@@ -171,7 +171,7 @@ fn sort(dtype: DType) {
     });
     for (name, lengths, most, of_float) in [
         ("short rows", &SHORT[..], 2_000, 5.0),
-        ("rows of a block", &MIDDLE[..], 6_144, 2.5),
+        ("rows of a block", &MIDDLE[..], 5_120, 2.5),
         ("long rows", &LONG[..], 24_577, 1.2),
     ] {
         family.cases(name, share(of_float), |family, rng| {

@@ -38,9 +38,9 @@ enum Method {
 }
 
 /// Elements of a thread in the largest tile: as many as 64 registers hold, with where they stood and go. A digit's
-/// elements of a tile, which are written together, are then 16 or 24 on average: about a line of memory.
+/// elements of a tile, which are written together, are then 16 or 20 on average: about a line of memory.
 fn tile_items(elem: Elem) -> usize {
-    if matches!(elem.size_bytes(), 1 | 8) { 8 } else { 12 }
+    if matches!(elem.size_bytes(), 1 | 8) { 8 } else { 10 }
 }
 
 /// For rows of `n` elements of which the first `kept` are wanted.
@@ -344,7 +344,7 @@ mod tests {
     fn every_row_is_held_by_what_sorts_it() {
         for elem in [Elem::U8, Elem::BF16, Elem::F32, Elem::F64] {
             let tile = TILE_THREADS * tile_items(elem);
-            for n in (1..300).chain([511, 512, 513, 2048, 2049, 4096, 4097, 6144, 6145, 1 << 20]) {
+            for n in (1..300).chain([511, 512, 513, 2048, 2049, 4096, 4097, 5120, 5121, 1 << 20]) {
                 for kept in [1, n / 2, n].map(|k| k.max(1)) {
                     match method(elem, n, kept) {
                         Method::Warp { group, items } => {
