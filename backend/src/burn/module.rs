@@ -33,45 +33,23 @@ impl ModuleOps<Cuda> for Cuda {
         run!(output_grad => conv::sum_to_last(&output_grad))
     }
 
-    fn conv2d(
+    // Burn's defaults for gradients are convolutions of gradients: a loop over groups, and wrong where a stride leaves a rest.
+    fn conv1d(
         x: CudaTensor,
         weight: CudaTensor,
         bias: Option<CudaTensor>,
-        options: ConvOptions<2>,
+        options: ConvOptions<1>,
     ) -> CudaTensor {
-        run!(x => conv::conv2d(&x, &weight, bias.as_ref(), &options))
+        run!(x => conv::conv("conv1d", &x, &weight, bias.as_ref(), &options))
     }
 
-    fn conv2d_x_backward(
-        x: CudaTensor,
-        weight: CudaTensor,
-        output_grad: CudaTensor,
-        options: ConvOptions<2>,
-    ) -> CudaTensor {
-        run!(x => conv::conv2d_x_backward(x.dims(), &weight, &output_grad, &options))
-    }
-
-    fn conv2d_weight_backward(
-        x: CudaTensor,
-        weight: CudaTensor,
-        output_grad: CudaTensor,
-        options: ConvOptions<2>,
-    ) -> CudaTensor {
-        run!(x => conv::conv2d_weight_backward(&x, weight.dims(), &output_grad, &options))
-    }
-
-    fn conv2d_bias_backward(x: CudaTensor, bias: CudaTensor, output_grad: CudaTensor) -> CudaTensor {
-        run!(x => conv::conv2d_bias_backward(&bias, &output_grad))
-    }
-
-    // Burn's defaults for one dimension convolve the gradient, which fails for some strides with groups.
     fn conv1d_x_backward(
         x: CudaTensor,
         weight: CudaTensor,
         output_grad: CudaTensor,
         options: ConvOptions<1>,
     ) -> CudaTensor {
-        run!(x => conv::conv1d_x_backward(x.dims(), &weight, &output_grad, &options))
+        run!(x => conv::conv_x_backward("conv1d_x_backward", x.dims(), &weight, &output_grad, &options))
     }
 
     fn conv1d_weight_backward(
@@ -80,7 +58,175 @@ impl ModuleOps<Cuda> for Cuda {
         output_grad: CudaTensor,
         options: ConvOptions<1>,
     ) -> CudaTensor {
-        run!(x => conv::conv1d_weight_backward(&x, weight.dims(), &output_grad, &options))
+        run!(x => conv::conv_weight_backward("conv1d_weight_backward", &x, weight.dims(), &output_grad, &options))
+    }
+
+    fn conv1d_bias_backward(x: CudaTensor, bias: CudaTensor, output_grad: CudaTensor) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv1d_bias_backward", &bias, &output_grad))
+    }
+
+    fn conv2d(
+        x: CudaTensor,
+        weight: CudaTensor,
+        bias: Option<CudaTensor>,
+        options: ConvOptions<2>,
+    ) -> CudaTensor {
+        run!(x => conv::conv("conv2d", &x, &weight, bias.as_ref(), &options))
+    }
+
+    fn conv2d_x_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<2>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_x_backward("conv2d_x_backward", x.dims(), &weight, &output_grad, &options))
+    }
+
+    fn conv2d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<2>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_weight_backward("conv2d_weight_backward", &x, weight.dims(), &output_grad, &options))
+    }
+
+    fn conv2d_bias_backward(x: CudaTensor, bias: CudaTensor, output_grad: CudaTensor) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv2d_bias_backward", &bias, &output_grad))
+    }
+
+    fn conv3d(
+        x: CudaTensor,
+        weight: CudaTensor,
+        bias: Option<CudaTensor>,
+        options: ConvOptions<3>,
+    ) -> CudaTensor {
+        run!(x => conv::conv("conv3d", &x, &weight, bias.as_ref(), &options))
+    }
+
+    fn conv3d_x_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<3>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_x_backward("conv3d_x_backward", x.dims(), &weight, &output_grad, &options))
+    }
+
+    fn conv3d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<3>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_weight_backward("conv3d_weight_backward", &x, weight.dims(), &output_grad, &options))
+    }
+
+    fn conv3d_bias_backward(x: CudaTensor, bias: CudaTensor, output_grad: CudaTensor) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv3d_bias_backward", &bias, &output_grad))
+    }
+
+    fn conv_transpose1d(
+        x: CudaTensor,
+        weight: CudaTensor,
+        bias: Option<CudaTensor>,
+        options: ConvTransposeOptions<1>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_transpose("conv_transpose1d", &x, &weight, bias.as_ref(), &options))
+    }
+
+    fn conv_transpose1d_x_backward(
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<1>,
+    ) -> CudaTensor {
+        run!(weight => conv::conv_transpose_x_backward("conv_transpose1d_x_backward", &weight, &output_grad, &options))
+    }
+
+    fn conv_transpose1d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<1>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_transpose_weight_backward("conv_transpose1d_weight_backward", &x, weight.dims(), &output_grad, &options))
+    }
+
+    fn conv_transpose1d_bias_backward(
+        x: CudaTensor,
+        bias: CudaTensor,
+        output_grad: CudaTensor,
+    ) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv_transpose1d_bias_backward", &bias, &output_grad))
+    }
+
+    fn conv_transpose2d(
+        x: CudaTensor,
+        weight: CudaTensor,
+        bias: Option<CudaTensor>,
+        options: ConvTransposeOptions<2>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_transpose("conv_transpose2d", &x, &weight, bias.as_ref(), &options))
+    }
+
+    fn conv_transpose2d_x_backward(
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<2>,
+    ) -> CudaTensor {
+        run!(weight => conv::conv_transpose_x_backward("conv_transpose2d_x_backward", &weight, &output_grad, &options))
+    }
+
+    fn conv_transpose2d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<2>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_transpose_weight_backward("conv_transpose2d_weight_backward", &x, weight.dims(), &output_grad, &options))
+    }
+
+    fn conv_transpose2d_bias_backward(
+        x: CudaTensor,
+        bias: CudaTensor,
+        output_grad: CudaTensor,
+    ) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv_transpose2d_bias_backward", &bias, &output_grad))
+    }
+
+    fn conv_transpose3d(
+        x: CudaTensor,
+        weight: CudaTensor,
+        bias: Option<CudaTensor>,
+        options: ConvTransposeOptions<3>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_transpose("conv_transpose3d", &x, &weight, bias.as_ref(), &options))
+    }
+
+    fn conv_transpose3d_x_backward(
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<3>,
+    ) -> CudaTensor {
+        run!(weight => conv::conv_transpose_x_backward("conv_transpose3d_x_backward", &weight, &output_grad, &options))
+    }
+
+    fn conv_transpose3d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<3>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_transpose_weight_backward("conv_transpose3d_weight_backward", &x, weight.dims(), &output_grad, &options))
+    }
+
+    fn conv_transpose3d_bias_backward(
+        x: CudaTensor,
+        bias: CudaTensor,
+        output_grad: CudaTensor,
+    ) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv_transpose3d_bias_backward", &bias, &output_grad))
     }
 
     fn deform_conv2d(
@@ -104,33 +250,6 @@ impl ModuleOps<Cuda> for Cuda {
         _options: DeformConvOptions<2>,
     ) -> DeformConv2dBackward<Cuda> {
         unsupported!(deform_conv2d_backward)
-    }
-
-    fn conv3d(
-        _x: CudaTensor,
-        _weight: CudaTensor,
-        _bias: Option<CudaTensor>,
-        _options: ConvOptions<3>,
-    ) -> CudaTensor {
-        unsupported!(conv3d)
-    }
-
-    fn conv_transpose2d(
-        x: CudaTensor,
-        weight: CudaTensor,
-        bias: Option<CudaTensor>,
-        options: ConvTransposeOptions<2>,
-    ) -> CudaTensor {
-        run!(x => conv::conv_transpose2d(&x, &weight, bias.as_ref(), &options))
-    }
-
-    fn conv_transpose3d(
-        _x: CudaTensor,
-        _weight: CudaTensor,
-        _bias: Option<CudaTensor>,
-        _options: ConvTransposeOptions<3>,
-    ) -> CudaTensor {
-        unsupported!(conv_transpose3d)
     }
 
     fn avg_pool2d(
