@@ -1,7 +1,7 @@
 //! `ModuleOps`, a line per method.
 
 use super::{default_int, run, unsupported};
-use crate::ops::{conv, index, matmul, norm, pool};
+use crate::ops::{attention, conv, deform, index, matmul, norm, pool};
 use crate::{Cuda, CudaTensor};
 use burn_backend::ops::{
     AttentionModuleOptions, ConvOptions, ConvTransposeOptions, DeformConv2dBackward, DeformConvOptions,
@@ -230,26 +230,29 @@ impl ModuleOps<Cuda> for Cuda {
     }
 
     fn deform_conv2d(
-        _x: CudaTensor,
-        _offset: CudaTensor,
-        _weight: CudaTensor,
-        _mask: Option<CudaTensor>,
-        _bias: Option<CudaTensor>,
-        _options: DeformConvOptions<2>,
+        x: CudaTensor,
+        offset: CudaTensor,
+        weight: CudaTensor,
+        mask: Option<CudaTensor>,
+        bias: Option<CudaTensor>,
+        options: DeformConvOptions<2>,
     ) -> CudaTensor {
-        unsupported!(deform_conv2d)
+        run!(x => deform::deform_conv2d(&x, &offset, &weight, mask.as_ref(), bias.as_ref(), &options))
     }
 
     fn deform_conv2d_backward(
-        _x: CudaTensor,
-        _offset: CudaTensor,
-        _weight: CudaTensor,
-        _mask: Option<CudaTensor>,
-        _bias: Option<CudaTensor>,
-        _output_grad: CudaTensor,
-        _options: DeformConvOptions<2>,
+        x: CudaTensor,
+        offset: CudaTensor,
+        weight: CudaTensor,
+        mask: Option<CudaTensor>,
+        bias: Option<CudaTensor>,
+        output_grad: CudaTensor,
+        options: DeformConvOptions<2>,
     ) -> DeformConv2dBackward<Cuda> {
-        unsupported!(deform_conv2d_backward)
+        let grads = run!(x => deform::deform_conv2d_backward(
+            &x, &offset, &weight, mask.as_ref(), bias.as_ref(), &output_grad, &options
+        ));
+        DeformConv2dBackward::new(grads.x, grads.offset, grads.weight, grads.mask, grads.bias)
     }
 
     fn avg_pool2d(
@@ -336,14 +339,14 @@ impl ModuleOps<Cuda> for Cuda {
     }
 
     fn attention(
-        _query: CudaTensor,
-        _key: CudaTensor,
-        _value: CudaTensor,
-        _mask: Option<CudaTensor>,
-        _attn_bias: Option<CudaTensor>,
-        _options: AttentionModuleOptions,
+        query: CudaTensor,
+        key: CudaTensor,
+        value: CudaTensor,
+        mask: Option<CudaTensor>,
+        attn_bias: Option<CudaTensor>,
+        options: AttentionModuleOptions,
     ) -> CudaTensor {
-        unsupported!(attention)
+        run!(query => attention::attention(&query, &key, &value, mask.as_ref(), attn_bias.as_ref(), &options))
     }
 
     fn layer_norm(

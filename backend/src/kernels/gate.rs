@@ -46,11 +46,13 @@ impl Instance {
 /// Those of all launchers, without repetitions.
 fn instances() -> Vec<Instance> {
     use super::{
-        cumulative, elementwise, gather, im2col, int_matmul, layer_norm, pool, random, reduce, scatter,
-        softmax,
+        attention, cumulative, deform, elementwise, gather, im2col, int_matmul, layer_norm, pool, random,
+        reduce, scatter, softmax,
     };
     let all = [
+        attention::instances(),
         cumulative::instances(),
+        deform::instances(),
         elementwise::instances(),
         gather::instances(),
         im2col::instances(),

@@ -19,7 +19,9 @@ use crate::driver::launch::Kernel;
 use crate::dtype::Elem;
 use crate::error::Result;
 
+pub(crate) mod attention;
 pub(crate) mod cumulative;
+pub(crate) mod deform;
 pub(crate) mod elementwise;
 #[cfg(test)]
 mod gate;

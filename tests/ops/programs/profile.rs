@@ -18,7 +18,7 @@ use crate::harness::family::{caught, shared};
 #[rustfmt::skip]
 const NOT_YET: &[&str] = &[
     "float_cross", "float_scatter_nd", "float_gather_nd", "float_argtopk", "int_scatter_nd", "int_gather_nd", "int_argtopk",
-    "deform_conv2d", "deform_conv2d_backward", "attention", "interpolate", "interpolate_backward", "ctc_loss_backward", "rfft", "irfft", "quantize", "quantize_dynamic", "dequantize",
+    "interpolate", "interpolate_backward", "ctc_loss_backward", "rfft", "irfft", "quantize", "quantize_dynamic", "dequantize",
 ];
 
 /// Operations that read to the host inside, so that a graph with them is not captured.

@@ -56,6 +56,8 @@ fn kind(name: &str) -> Kind {
         | "select_add" | "scatter_add" => Kind::Sum,
         "layer_norm" => Kind::Chain(300.0),
         "ctc_loss" | "grid_sample_2d" => Kind::Chain(20.0),
+        // Columns, and shares, are stored before the product.
+        "deform_conv2d" | "deform_conv2d_backward" | "attention" => Kind::Chain(2.0),
         _ if name.contains("conv") || name.contains("pool") => Kind::Sum,
         _ => Kind::Chain(1.0),
     }
