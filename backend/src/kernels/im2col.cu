@@ -94,7 +94,8 @@ DEV Found window(const Conv& s, int d, i32 i, i32 k, i32& o) {
     o = s.stride[d] == 1 ? from : from / s.stride[d];
     return o < s.out[d] && o * s.stride[d] == from ? HERE : NOT_HERE;
 }
-extern "C" __global__ void __launch_bounds__(THREADS)
+// The second bound leaves the larger cases the registers that they need.
+extern "C" __global__ void __launch_bounds__(THREADS, DIMS == 3 || sizeof(INDEX) == 8 ? 5 : 8)
     col2im(T* dx, const COL_T* col, const T* bias, const __grid_constant__ Conv s) {
     for_each(s.batch, s.channels, s.size, [&](u64 b, i32 c, const i32 (&i)[3]) {
         const COL_T* from = col + (i64)b * s.col_batch + (i64)c * s.kernel_len * s.col_row;
