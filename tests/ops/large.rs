@@ -1521,7 +1521,8 @@ fn attention_of_many_scores() {
         for (i, value) in values[..LONG].iter().enumerate() {
             sum += value;
             let mean = sum / (i + 1) as f64;
-            let tolerance = if dtype == DType::F32 { 1e-3 } else { 2e-2 } * mean.abs() + 1e-3;
+            let relative = if dtype == DType::F32 { 1e-3 } else { 2e-2 };
+            let tolerance = relative * mean.abs() + 1e-3;
             for (head, y) in [(0, y[i]), (1, -y[LONG + i])] {
                 assert!((y - mean).abs() <= tolerance, "{dtype:?}, head {head}, query {i}: {y}, not {mean}");
             }
