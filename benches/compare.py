@@ -130,6 +130,14 @@ class Torch:
         x, mask = self.normal(16384, 8192), self.normal(16384, 8192) > 0
         return lambda: torch.where(mask, x, 0.0)
 
+    def conv3d(self):
+        x, w = self.normal(4, 64, 16, 56, 56), self.normal(64, 64, 3, 3, 3)
+        return lambda: F.conv3d(x, w, padding=1)
+
+    def attention(self, is_causal):
+        q, k, v = (self.normal(4, 16, 2048, 64) for _ in range(3))
+        return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
     def cases(self):
         convolutions = {
             f"conv_{channels}x{size}_{out}_k{kernel}s{stride}_{wanted}": lambda a=(channels, size, out, kernel, stride, wanted): (
@@ -180,6 +188,9 @@ class Torch:
             "max_pool3_s2_fwd": lambda: self.unary(lambda x: F.max_pool2d(x, 3, 2, 1), 64, 64, 112, 112),
             "max_pool3_s2_bwd": self.max_pool_backward,
             "adaptive_avg_pool1": lambda: self.unary(lambda x: F.adaptive_avg_pool2d(x, 1), 64, 2048, 7, 7),
+            "conv3d_3x3x3_fwd": self.conv3d,
+            "attention_fwd": lambda: self.attention(False),
+            "attention_causal_fwd": lambda: self.attention(True),
             **convolutions,
         }
 

@@ -32,6 +32,8 @@ type Family = harness::Family<Subject>;
 
 #[path = "ops/aliasing.rs"]
 mod aliasing;
+#[path = "ops/attention.rs"]
+mod attention;
 #[path = "ops/conv.rs"]
 mod conv;
 #[path = "ops/devices.rs"]

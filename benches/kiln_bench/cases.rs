@@ -4,7 +4,9 @@
 //! Matrices are row-major; a linear layer's weight is in Burn's layout, `[in, out]` (PyTorch's is `[out, in]`).
 //! Indices are 64-bit, as PyTorch's are.
 
-use burn_backend::ops::{ActivationOps, ConvOptions, FloatTensorOps, IntTensorOps, ModuleOps};
+use burn_backend::ops::{
+    ActivationOps, AttentionModuleOptions, ConvOptions, FloatTensorOps, IntTensorOps, ModuleOps,
+};
 use burn_backend::{Distribution, Scalar, Shape, Slice};
 use burn_std::{BoolDType, FloatDType, IntDType};
 use kiln::{Cuda, CudaDevice, CudaTensor};
@@ -392,7 +394,33 @@ const CASES: &[Case] = &[
         bound: Bound::Bytes(64 * 2048 * 50 * BF16),
         setup: |device| unary(device, [64, 2048, 7, 7], |x| Cuda::adaptive_avg_pool2d(x, [1, 1])),
     },
+    Case {
+        name: "conv3d_3x3x3_fwd",
+        bound: Bound::Flops(2 * 4 * 16 * 56 * 56 * 64 * 64 * 27),
+        setup: |device| {
+            let x = normal(device, [4, 64, 16, 56, 56], FloatDType::BF16);
+            let w = normal(device, [64, 64, 3, 3, 3], FloatDType::BF16);
+            let options = ConvOptions::new([1; 3], [1; 3], [1; 3], 1);
+            Box::new(move || drop(Cuda::conv3d(x.clone(), w.clone(), None, options.clone())))
+        },
+    },
+    Case {
+        name: "attention_fwd",
+        bound: Bound::Flops(4 * 4 * 16 * 2048 * 2048 * 64),
+        setup: |device| attention(device, false),
+    },
+    Case {
+        name: "attention_causal_fwd",
+        bound: Bound::Flops(2 * 4 * 16 * 2048 * 2048 * 64),
+        setup: |device| attention(device, true),
+    },
 ];
+
+fn attention(device: &CudaDevice, is_causal: bool) -> Run {
+    let [q, k, v] = [0; 3].map(|_| normal(device, [4, 16, 2048, 64], FloatDType::BF16));
+    let options = AttentionModuleOptions { is_causal, ..Default::default() };
+    Box::new(move || drop(Cuda::attention(q.clone(), k.clone(), v.clone(), None, None, options)))
+}
 
 /// Images, input channels, size, output channels, kernel and stride of ResNet-50's convolutions, each with its three passes.
 macro_rules! convolutions {

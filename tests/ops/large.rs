@@ -15,7 +15,10 @@
 
 use std::sync::RwLockWriteGuard;
 
-use burn_backend::ops::{ActivationOps, BoolTensorOps, ConvOptions, FloatTensorOps, IntTensorOps, ModuleOps};
+use burn_backend::ops::{
+    ActivationOps, AttentionModuleOptions, BoolTensorOps, ConvOptions, DeformConvOptions, FloatTensorOps,
+    IntTensorOps, ModuleOps,
+};
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{
     Backend, BoolDType, DType, Distribution, IntDType, Scalar, Shape, Slice, TensorData, TensorMetadata,
@@ -1509,6 +1512,73 @@ fn pooling() {
     same_planes("adaptive_avg_pool2d", &few, &many);
     let back = Cuda::adaptive_avg_pool2d_backward;
     same_planes("adaptive_avg_pool2d_backward", &back(small, few), &back(large, many));
+}
+
+/// A kernel element that is moved by a whole pixel reads what one further on reads.
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn deformable_convolution_of_many_images() {
+    let _alone = begin("deformable_convolution_of_many_images");
+    let dtype = DType::BF16;
+    let (small, large) = planes(dtype);
+    let weight = upload(&[2.0], &[1, 1, 1, 1], dtype);
+    let options = || DeformConvOptions::new([1, 1], [0, 0], [1, 1], 1, 1);
+    let offsets = |x: &Tensor| {
+        let planes = x.shape().to_vec()[0];
+        let [down, right] = [0, 1].map(|by| reshape(full(planes << 18, by, dtype), &[planes, 1, 512, 512]));
+        Cuda::float_cat(vec![down, right], 1)
+    };
+    let conv = |x: &Tensor| Cuda::deform_conv2d(x.clone(), offsets(x), weight.clone(), None, None, options());
+    let (few, many) = (conv(&small), conv(&large));
+    let (x, y) = (read(small.clone()), read(few.clone()));
+    for (p, r, c) in [(0, 0, 0), (3, 200, 311), (6, 511, 510), (6, 511, 511)] {
+        let at = (p * 512 + r) * 512 + c;
+        assert_eq!(y[at], if c < 511 { 2.0 * x[at + 1] } else { 0.0 }, "deform_conv2d at {p}, {r}, {c}");
+    }
+    same_planes("deform_conv2d", &few, &many);
+    let back = |x: &Tensor, dy: &Tensor| {
+        let offset = offsets(x);
+        let grads = Cuda::deform_conv2d_backward(
+            x.clone(),
+            offset,
+            weight.clone(),
+            None,
+            None,
+            dy.clone(),
+            options(),
+        );
+        (grads.x_grad, grads.offset_grad)
+    };
+    let (small_grads, large_grads) = (back(&small, &few), back(&large, &many));
+    same_planes("the gradient of x", &small_grads.0, &large_grads.0);
+    same_planes("the gradient of the offset", &small_grads.1, &large_grads.1);
+}
+
+/// More scores than 2^31, in parts of a head's queries. Equal scores make each query the mean of the values that it sees.
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn attention_of_many_scores() {
+    let _alone = begin("attention_of_many_scores");
+    const LONG: usize = 50_000;
+    assert!(LONG * LONG > EDGE);
+    for dtype in [DType::F32, DType::BF16] {
+        let zeros = reshape(zeros(2 * LONG * 8, dtype), &[1, 2, LONG, 8]);
+        // The second head's values are those of the first, negative.
+        let values = table(2 * LONG, |i| if i < LONG { v(i) } else { -v(i - LONG) });
+        let value = upload(&values, &[1, 2, LONG, 1], dtype);
+        let options = AttentionModuleOptions { is_causal: true, ..Default::default() };
+        let y = read(Cuda::attention(zeros.clone(), zeros.clone(), value, None, None, options));
+        let mut sum = 0.0;
+        for (i, value) in values[..LONG].iter().enumerate() {
+            sum += value;
+            let mean = sum / (i + 1) as f64;
+            let relative = if dtype == DType::F32 { 1e-3 } else { 2e-2 };
+            let tolerance = relative * mean.abs() + 1e-3;
+            for (head, y) in [(0, y[i]), (1, -y[LONG + i])] {
+                assert!((y - mean).abs() <= tolerance, "{dtype:?}, head {head}, query {i}: {y}, not {mean}");
+            }
+        }
+    }
 }
 
 fn no_padding() -> ConvOptions<2> {

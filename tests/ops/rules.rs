@@ -253,6 +253,52 @@ fn conv2d_with_a_sliced_and_transposed_kernel() {
     }
 }
 
+crate::body!(
+    PaddedMeans
+        | x
+        | [
+            Value::Float(B::avg_pool2d(x.float(), [3, 1], [1, 1], [2, 0], false, false)),
+            Value::Float(B::avg_pool2d(x.float(), [1, 3], [1, 1], [0, 2], false, false)),
+            Value::Float(B::avg_pool1d(x.float(), 3, 1, 2, false, false))
+        ]
+);
+
+#[test]
+fn padding_that_does_not_count_leaves_a_mean_of_ones() {
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+        let args = [vec![1, 1, 4, 1], vec![1, 1, 1, 4], vec![1, 1, 4]]
+            .map(|shape| Arg::new(floats(&shape, &[1.0; 4]), dtype));
+        let expected =
+            [vec![1, 1, 6, 1], vec![1, 1, 1, 6], vec![1, 1, 6]].map(|shape| floats(&shape, &[1.0; 6]));
+        check("pool", "a mean of ones", &args, &PaddedMeans, &expected, Tolerance::exact());
+    }
+}
+
+/// One token's row, sliced out of a batch, times a weight that is stored transposed.
+#[derive(Debug)]
+struct LastToken;
+impl Body for LastToken {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let mut inputs = Inputs::new(inputs);
+        let (x, w) = (inputs.float(), inputs.float());
+        let last = B::float_slice(x, &[Slice::new(0, None, 1), Slice::new(-1, None, 1)]);
+        let last = B::float_reshape(last, [1, 2048].into());
+        vec![Value::Float(B::float_matmul(last, B::float_transpose(w)))]
+    }
+}
+
+#[test]
+fn a_sliced_row_times_a_transposed_weight() {
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+        let mut family = Family::new("matmul", dtype);
+        family.cases("the last token", 0.2, |family, rng| {
+            let args = [vec![1, 8, 2048], vec![32, 2048]].map(|s| Arg::plain(rng, &s, dtype, Domain::Normal));
+            family.check(&args, &LastToken, Tolerance::sum(dtype, 2048));
+        });
+        family.finish();
+    }
+}
+
 /// Cross entropy by hand, with targets that are masked before they index: 255 is no class.
 #[derive(Debug)]
 struct MaskedCrossEntropy;

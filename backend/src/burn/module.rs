@@ -1,7 +1,7 @@
 //! `ModuleOps`, a line per method.
 
 use super::{default_int, run, unsupported};
-use crate::ops::{conv, index, matmul, norm, pool};
+use crate::ops::{attention, conv, deform, index, matmul, norm, pool};
 use crate::{Cuda, CudaTensor};
 use burn_backend::ops::{
     AttentionModuleOptions, ConvOptions, ConvTransposeOptions, DeformConv2dBackward, DeformConvOptions,
@@ -33,45 +33,23 @@ impl ModuleOps<Cuda> for Cuda {
         run!(output_grad => conv::sum_to_last(&output_grad))
     }
 
-    fn conv2d(
+    // Burn's defaults for gradients are convolutions of gradients: a loop over groups, and wrong where a stride leaves a rest.
+    fn conv1d(
         x: CudaTensor,
         weight: CudaTensor,
         bias: Option<CudaTensor>,
-        options: ConvOptions<2>,
+        options: ConvOptions<1>,
     ) -> CudaTensor {
-        run!(x => conv::conv2d(&x, &weight, bias.as_ref(), &options))
+        run!(x => conv::conv("conv1d", &x, &weight, bias.as_ref(), &options))
     }
 
-    fn conv2d_x_backward(
-        x: CudaTensor,
-        weight: CudaTensor,
-        output_grad: CudaTensor,
-        options: ConvOptions<2>,
-    ) -> CudaTensor {
-        run!(x => conv::conv2d_x_backward(x.dims(), &weight, &output_grad, &options))
-    }
-
-    fn conv2d_weight_backward(
-        x: CudaTensor,
-        weight: CudaTensor,
-        output_grad: CudaTensor,
-        options: ConvOptions<2>,
-    ) -> CudaTensor {
-        run!(x => conv::conv2d_weight_backward(&x, weight.dims(), &output_grad, &options))
-    }
-
-    fn conv2d_bias_backward(x: CudaTensor, bias: CudaTensor, output_grad: CudaTensor) -> CudaTensor {
-        run!(x => conv::conv2d_bias_backward(&bias, &output_grad))
-    }
-
-    // Burn's defaults for one dimension convolve the gradient, which fails for some strides with groups.
     fn conv1d_x_backward(
         x: CudaTensor,
         weight: CudaTensor,
         output_grad: CudaTensor,
         options: ConvOptions<1>,
     ) -> CudaTensor {
-        run!(x => conv::conv1d_x_backward(x.dims(), &weight, &output_grad, &options))
+        run!(x => conv::conv_x_backward("conv1d_x_backward", x.dims(), &weight, &output_grad, &options))
     }
 
     fn conv1d_weight_backward(
@@ -80,39 +58,107 @@ impl ModuleOps<Cuda> for Cuda {
         output_grad: CudaTensor,
         options: ConvOptions<1>,
     ) -> CudaTensor {
-        run!(x => conv::conv1d_weight_backward(&x, weight.dims(), &output_grad, &options))
+        run!(x => conv::conv_weight_backward("conv1d_weight_backward", &x, weight.dims(), &output_grad, &options))
     }
 
-    fn deform_conv2d(
-        _x: CudaTensor,
-        _offset: CudaTensor,
-        _weight: CudaTensor,
-        _mask: Option<CudaTensor>,
-        _bias: Option<CudaTensor>,
-        _options: DeformConvOptions<2>,
+    fn conv1d_bias_backward(x: CudaTensor, bias: CudaTensor, output_grad: CudaTensor) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv1d_bias_backward", &bias, &output_grad))
+    }
+
+    fn conv2d(
+        x: CudaTensor,
+        weight: CudaTensor,
+        bias: Option<CudaTensor>,
+        options: ConvOptions<2>,
     ) -> CudaTensor {
-        unsupported!(deform_conv2d)
+        run!(x => conv::conv("conv2d", &x, &weight, bias.as_ref(), &options))
     }
 
-    fn deform_conv2d_backward(
-        _x: CudaTensor,
-        _offset: CudaTensor,
-        _weight: CudaTensor,
-        _mask: Option<CudaTensor>,
-        _bias: Option<CudaTensor>,
-        _output_grad: CudaTensor,
-        _options: DeformConvOptions<2>,
-    ) -> DeformConv2dBackward<Cuda> {
-        unsupported!(deform_conv2d_backward)
+    fn conv2d_x_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<2>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_x_backward("conv2d_x_backward", x.dims(), &weight, &output_grad, &options))
+    }
+
+    fn conv2d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<2>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_weight_backward("conv2d_weight_backward", &x, weight.dims(), &output_grad, &options))
+    }
+
+    fn conv2d_bias_backward(x: CudaTensor, bias: CudaTensor, output_grad: CudaTensor) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv2d_bias_backward", &bias, &output_grad))
     }
 
     fn conv3d(
-        _x: CudaTensor,
-        _weight: CudaTensor,
-        _bias: Option<CudaTensor>,
-        _options: ConvOptions<3>,
+        x: CudaTensor,
+        weight: CudaTensor,
+        bias: Option<CudaTensor>,
+        options: ConvOptions<3>,
     ) -> CudaTensor {
-        unsupported!(conv3d)
+        run!(x => conv::conv("conv3d", &x, &weight, bias.as_ref(), &options))
+    }
+
+    fn conv3d_x_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<3>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_x_backward("conv3d_x_backward", x.dims(), &weight, &output_grad, &options))
+    }
+
+    fn conv3d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvOptions<3>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_weight_backward("conv3d_weight_backward", &x, weight.dims(), &output_grad, &options))
+    }
+
+    fn conv3d_bias_backward(x: CudaTensor, bias: CudaTensor, output_grad: CudaTensor) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv3d_bias_backward", &bias, &output_grad))
+    }
+
+    fn conv_transpose1d(
+        x: CudaTensor,
+        weight: CudaTensor,
+        bias: Option<CudaTensor>,
+        options: ConvTransposeOptions<1>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_transpose("conv_transpose1d", &x, &weight, bias.as_ref(), &options))
+    }
+
+    fn conv_transpose1d_x_backward(
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<1>,
+    ) -> CudaTensor {
+        run!(weight => conv::conv_transpose_x_backward("conv_transpose1d_x_backward", &weight, &output_grad, &options))
+    }
+
+    fn conv_transpose1d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<1>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_transpose_weight_backward("conv_transpose1d_weight_backward", &x, weight.dims(), &output_grad, &options))
+    }
+
+    fn conv_transpose1d_bias_backward(
+        x: CudaTensor,
+        bias: CudaTensor,
+        output_grad: CudaTensor,
+    ) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv_transpose1d_bias_backward", &bias, &output_grad))
     }
 
     fn conv_transpose2d(
@@ -121,16 +167,92 @@ impl ModuleOps<Cuda> for Cuda {
         bias: Option<CudaTensor>,
         options: ConvTransposeOptions<2>,
     ) -> CudaTensor {
-        run!(x => conv::conv_transpose2d(&x, &weight, bias.as_ref(), &options))
+        run!(x => conv::conv_transpose("conv_transpose2d", &x, &weight, bias.as_ref(), &options))
+    }
+
+    fn conv_transpose2d_x_backward(
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<2>,
+    ) -> CudaTensor {
+        run!(weight => conv::conv_transpose_x_backward("conv_transpose2d_x_backward", &weight, &output_grad, &options))
+    }
+
+    fn conv_transpose2d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<2>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_transpose_weight_backward("conv_transpose2d_weight_backward", &x, weight.dims(), &output_grad, &options))
+    }
+
+    fn conv_transpose2d_bias_backward(
+        x: CudaTensor,
+        bias: CudaTensor,
+        output_grad: CudaTensor,
+    ) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv_transpose2d_bias_backward", &bias, &output_grad))
     }
 
     fn conv_transpose3d(
-        _x: CudaTensor,
-        _weight: CudaTensor,
-        _bias: Option<CudaTensor>,
-        _options: ConvTransposeOptions<3>,
+        x: CudaTensor,
+        weight: CudaTensor,
+        bias: Option<CudaTensor>,
+        options: ConvTransposeOptions<3>,
     ) -> CudaTensor {
-        unsupported!(conv_transpose3d)
+        run!(x => conv::conv_transpose("conv_transpose3d", &x, &weight, bias.as_ref(), &options))
+    }
+
+    fn conv_transpose3d_x_backward(
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<3>,
+    ) -> CudaTensor {
+        run!(weight => conv::conv_transpose_x_backward("conv_transpose3d_x_backward", &weight, &output_grad, &options))
+    }
+
+    fn conv_transpose3d_weight_backward(
+        x: CudaTensor,
+        weight: CudaTensor,
+        output_grad: CudaTensor,
+        options: ConvTransposeOptions<3>,
+    ) -> CudaTensor {
+        run!(x => conv::conv_transpose_weight_backward("conv_transpose3d_weight_backward", &x, weight.dims(), &output_grad, &options))
+    }
+
+    fn conv_transpose3d_bias_backward(
+        x: CudaTensor,
+        bias: CudaTensor,
+        output_grad: CudaTensor,
+    ) -> CudaTensor {
+        run!(x => conv::conv_bias_backward("conv_transpose3d_bias_backward", &bias, &output_grad))
+    }
+
+    fn deform_conv2d(
+        x: CudaTensor,
+        offset: CudaTensor,
+        weight: CudaTensor,
+        mask: Option<CudaTensor>,
+        bias: Option<CudaTensor>,
+        options: DeformConvOptions<2>,
+    ) -> CudaTensor {
+        run!(x => deform::deform_conv2d(&x, &offset, &weight, mask.as_ref(), bias.as_ref(), &options))
+    }
+
+    fn deform_conv2d_backward(
+        x: CudaTensor,
+        offset: CudaTensor,
+        weight: CudaTensor,
+        mask: Option<CudaTensor>,
+        bias: Option<CudaTensor>,
+        output_grad: CudaTensor,
+        options: DeformConvOptions<2>,
+    ) -> DeformConv2dBackward<Cuda> {
+        let grads = run!(x => deform::deform_conv2d_backward(
+            &x, &offset, &weight, mask.as_ref(), bias.as_ref(), &output_grad, &options
+        ));
+        DeformConv2dBackward::new(grads.x, grads.offset, grads.weight, grads.mask, grads.bias)
     }
 
     fn avg_pool2d(
@@ -217,14 +339,14 @@ impl ModuleOps<Cuda> for Cuda {
     }
 
     fn attention(
-        _query: CudaTensor,
-        _key: CudaTensor,
-        _value: CudaTensor,
-        _mask: Option<CudaTensor>,
-        _attn_bias: Option<CudaTensor>,
-        _options: AttentionModuleOptions,
+        query: CudaTensor,
+        key: CudaTensor,
+        value: CudaTensor,
+        mask: Option<CudaTensor>,
+        attn_bias: Option<CudaTensor>,
+        options: AttentionModuleOptions,
     ) -> CudaTensor {
-        unsupported!(attention)
+        run!(query => attention::attention(&query, &key, &value, mask.as_ref(), attn_bias.as_ref(), &options))
     }
 
     fn layer_norm(

@@ -46,12 +46,14 @@ impl Instance {
 /// Those of all launchers, without repetitions.
 fn instances() -> Vec<Instance> {
     use super::{
-        argwhere, cumulative, elementwise, gather, im2col, int_matmul, layer_norm, pool, random, reduce,
-        scatter, softmax, sort,
+        argwhere, attention, cumulative, deform, elementwise, gather, im2col, int_matmul, layer_norm, pool,
+        random, reduce, scatter, softmax, sort,
     };
     let all = [
         argwhere::instances(),
+        attention::instances(),
         cumulative::instances(),
+        deform::instances(),
         elementwise::instances(),
         gather::instances(),
         im2col::instances(),

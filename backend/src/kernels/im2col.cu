@@ -1,52 +1,82 @@
-// The two halves of a convolution around its matrix product:
-//     im2col   col[b, (c, kh, kw), (oh, ow)] = x[b, c, oh * stride - pad + kh * dilation, ow * stride - pad + kw * dilation],
-//              0 outside x
-//     col2im   dx[b, c, ih, iw] = the sum of dcol[b, (c, kh, kw), (oh, ow)] over all entries that read x[b, c, ih, iw]
+// The two halves of a convolution around its matrix product, for one to three spatial dimensions (d, h, w):
+//     im2col   col[b, (c, k), o] = x[b, c, i],  i = o * stride - pad + k * dilation in each dimension, 0 outside x
+//     col2im   dx[b, c, i] = bias[c] + the sum of dcol[b, (c, k), o] over all entries that read x[b, c, i]
 //
-// generated  the host prepends: T; INDEX (u32 | u64, by the number of threads); one of CASE_IM2COL, CASE_COL2IM
-// shapes     x: [B, C, H, W] with any strides; dx: [B, C, H, W] contiguous; col: any strides for b and (c, kh, kw), which are
-//            those of [B, K, L] or [K, B, L], K = C * kernel_h * kernel_w, L = OH * OW; (oh, ow) is contiguous
-// dtypes     T = f32 | f64 | f16 | bf16; col2im sums in Acc<T> in the order of (kh, kw): no atomics
-// launch     im2col: one thread for each (b, c, oh, ow), which writes kernel_h * kernel_w values; col2im: one thread an element
-//            of dx; ow or iw fastest; blocks of 256 threads, grid-stride
-// bound      memory: col once, and x or dx once (kernel positions that overlap read x again from L1)
+// generated  the host prepends: T of x and dx; COL_T of the columns; DIMS (1 | 2 | 3); INDEX (u32 | u64, by the number of
+//            threads); one of CASE_IM2COL, CASE_COL2IM
+// shapes     x: [B, C, ..] with any strides; dx: [B, C, ..] contiguous; bias: [C] or null; col: any strides for b and (c, k),
+//            which are those of [B, K, L] or [K, B, L], K = C * kernel elements, L = output pixels; o is contiguous
+// dtypes     T = f32 | f64 | f16 | bf16; COL_T = T for im2col, Acc<T> for col2im, which sums in it in the order of k (no
+//            atomics) and rounds once
+// launch     im2col: one thread for each (b, c, o), which writes a value per kernel element; col2im: one thread an element of
+//            dx; the last dimension fastest; blocks of 256 threads, grid-stride
+// bound      memory: col once, and x or dx once (kernel elements that overlap read x again from L1)
 
 #define THREADS 256
+#define FIRST (3 - DIMS)  // the dimensions before it do not exist
 
 struct Conv {
     u64 batch;
-    i32 channels, height, width, out_height, out_width;
-    i32 kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-    i64 x_stride[4];              // b, c, h, w
-    i64 col_batch, col_row;       // strides of b and of (c, kh, kw)
+    i32 channels, kernel_len;
+    i32 size[3], out[3], kernel[3], stride[3], pad[3], dilation[3];  // d, h, w
+    i64 x_stride[5];                                                // b, c, d, h, w
+    i64 col_batch, col_row;                                         // strides of b and of (c, k)
 };
 
-// Runs f(batch, channel, row, column) for every element of [batch, channels, height, width].
+// Runs f(batch, channel, place) for every element of [batch, channels, size..].
 template <typename F>
-DEV void for_each(u64 batch, i32 channels, i32 height, i32 width, F f) {
-    const u64 n = batch * (u64)channels * height * width;
+DEV void for_each(u64 batch, i32 channels, const i32 (&size)[3], F f) {
+    u64 n = batch * (u64)channels;
+#pragma unroll
+    for (int d = FIRST; d < 3; ++d) n *= (u64)size[d];
     for (u64 flat = (u64)blockIdx.x * THREADS + threadIdx.x; flat < n; flat += (u64)gridDim.x * THREADS) {
-        const INDEX i = (INDEX)flat, line = i / (INDEX)width, plane = line / (INDEX)height, b = plane / (INDEX)channels;
-        f((u64)b, (i32)(plane - b * channels), (i32)(line - plane * height), (i32)(i - line * width));
+        INDEX rest = (INDEX)flat;
+        i32 at[3] = {0, 0, 0};
+#pragma unroll
+        for (int d = 2; d >= FIRST; --d) {
+            const INDEX outer = rest / (INDEX)size[d];
+            at[d] = (i32)(rest - outer * (INDEX)size[d]);
+            rest = outer;
+        }
+        const INDEX b = rest / (INDEX)channels;
+        f((u64)b, (i32)(rest - b * (INDEX)channels), at);
     }
 }
 
+// Dimensions that do not exist have one kernel element, at place 0.
+DEV i32 kernel_size(const Conv& s, int d) { return d < FIRST ? 1 : s.kernel[d]; }
+
 #ifdef CASE_IM2COL
-extern "C" __global__ void __launch_bounds__(THREADS) im2col(T* col, const T* x, const __grid_constant__ Conv s) {
-    for_each(s.batch, s.channels, s.out_height, s.out_width, [&](u64 b, i32 c, i32 oh, i32 ow) {
+// The place that kernel element k reads; whether x has it.
+DEV bool reads(const Conv& s, int d, i32 first, i32 k, i32& i) {
+    i = d < FIRST ? 0 : first + k * s.dilation[d];
+    return d < FIRST || (i >= 0 && i < s.size[d]);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) im2col(COL_T* col, const T* x, const __grid_constant__ Conv s) {
+    for_each(s.batch, s.channels, s.out, [&](u64 b, i32 c, const i32 (&o)[3]) {
         const T* from = x + (i64)b * s.x_stride[0] + c * s.x_stride[1];
-        T* to = col + (i64)b * s.col_batch + (i64)c * (s.kernel_h * s.kernel_w) * s.col_row + (i64)oh * s.out_width + ow;
-        const i32 h0 = oh * s.stride_h - s.pad_h, w0 = ow * s.stride_w - s.pad_w;
-        for (i32 kh = 0; kh < s.kernel_h; ++kh) {
-            const i32 ih = h0 + kh * s.dilation_h;
-            const bool inside = ih >= 0 && ih < s.height;
-            const T* line = from + ih * s.x_stride[2];
-            for (i32 kw = 0; kw < s.kernel_w; ++kw) {
-                const i32 iw = w0 + kw * s.dilation_w;
-                T value = cast<T>(0);
-                if (inside && iw >= 0 && iw < s.width) value = line[iw * s.x_stride[3]];
-                *to = value;
-                to += s.col_row;
+        i64 pixel = 0;
+        i32 first[3] = {0, 0, 0};
+#pragma unroll
+        for (int d = FIRST; d < 3; ++d) {
+            pixel = pixel * s.out[d] + o[d];
+            first[d] = o[d] * s.stride[d] - s.pad[d];
+        }
+        COL_T* to = col + (i64)b * s.col_batch + (i64)c * s.kernel_len * s.col_row + pixel;
+        for (i32 kd = 0; kd < kernel_size(s, 0); ++kd) {
+            i32 id, ih, iw;
+            const bool in_d = reads(s, 0, first[0], kd, id);
+            for (i32 kh = 0; kh < kernel_size(s, 1); ++kh) {
+                const bool in_h = reads(s, 1, first[1], kh, ih) && in_d;
+                const T* line = from;
+                if (DIMS > 2) line += id * s.x_stride[2];
+                if (DIMS > 1) line += ih * s.x_stride[3];
+                for (i32 kw = 0; kw < s.kernel[2]; ++kw) {
+                    T value = cast<T>(0);
+                    if (reads(s, 2, first[2], kw, iw) && in_h) value = line[iw * s.x_stride[4]];
+                    *to = value;
+                    to += s.col_row;
+                }
             }
         }
     });
@@ -54,25 +84,47 @@ extern "C" __global__ void __launch_bounds__(THREADS) im2col(T* col, const T* x,
 #endif
 
 #ifdef CASE_COL2IM
-extern "C" __global__ void __launch_bounds__(THREADS) col2im(T* dx, const T* col, const __grid_constant__ Conv s) {
-    for_each(s.batch, s.channels, s.height, s.width, [&](u64 b, i32 c, i32 ih, i32 iw) {
-        const T* from = col + (i64)b * s.col_batch + (i64)c * (s.kernel_h * s.kernel_w) * s.col_row;
-        Acc<T> sum = 0;
-        for (i32 kh = 0; kh < s.kernel_h; ++kh) {
-            // The window at oh = h / stride reads ih at this kernel position, if there is one.
-            const i32 h = ih + s.pad_h - kh * s.dilation_h;
-            if (h < 0) break;
-            const i32 oh = s.stride_h == 1 ? h : h / s.stride_h;
-            if (oh >= s.out_height || oh * s.stride_h != h) continue;
-            const T* line = from + (i64)kh * s.kernel_w * s.col_row + (i64)oh * s.out_width;
-            for (i32 kw = 0; kw < s.kernel_w; ++kw) {
-                const i32 w = iw + s.pad_w - kw * s.dilation_w;
-                if (w < 0) break;
-                const i32 ow = s.stride_w == 1 ? w : w / s.stride_w;
-                if (ow < s.out_width && ow * s.stride_w == w) sum += load_value(line[kw * s.col_row + ow]);
+// Finds the window that reads i at kernel element k. What there is: that window, none, none for any larger k either.
+enum Found { HERE, NOT_HERE, NO_MORE };
+DEV Found window(const Conv& s, int d, i32 i, i32 k, i32& o) {
+    o = 0;
+    if (d < FIRST) return HERE;
+    const i32 from = i + s.pad[d] - k * s.dilation[d];
+    if (from < 0) return NO_MORE;
+    o = s.stride[d] == 1 ? from : from / s.stride[d];
+    return o < s.out[d] && o * s.stride[d] == from ? HERE : NOT_HERE;
+}
+// The second bound leaves the larger cases the registers that they need.
+extern "C" __global__ void __launch_bounds__(THREADS, DIMS == 3 || sizeof(INDEX) == 8 ? 5 : 8)
+    col2im(T* dx, const COL_T* col, const T* bias, const __grid_constant__ Conv s) {
+    for_each(s.batch, s.channels, s.size, [&](u64 b, i32 c, const i32 (&i)[3]) {
+        const COL_T* from = col + (i64)b * s.col_batch + (i64)c * s.kernel_len * s.col_row;
+        COL_T sum = bias ? (COL_T)load_value(bias[c]) : (COL_T)0;
+        i32 od, oh, ow;
+        for (i32 kd = 0; kd < kernel_size(s, 0); ++kd) {
+            const Found d = window(s, 0, i[0], kd, od);
+            if (d == NO_MORE) break;
+            if (d == NOT_HERE) continue;
+            for (i32 kh = 0; kh < kernel_size(s, 1); ++kh) {
+                const Found h = window(s, 1, i[1], kh, oh);
+                if (h == NO_MORE) break;
+                if (h == NOT_HERE) continue;
+                const i64 row = (i64)(DIMS > 2 ? kd * s.kernel[1] : 0) + (DIMS > 1 ? kh : 0);
+                i64 pixel = 0;
+                if (DIMS > 2) pixel = (i64)od * s.out[1];
+                if (DIMS > 1) pixel = (pixel + oh) * s.out[2];
+                const COL_T* line = from + row * s.kernel[2] * s.col_row + pixel;
+                for (i32 kw = 0; kw < s.kernel[2]; ++kw) {
+                    const Found w = window(s, 2, i[2], kw, ow);
+                    if (w == NO_MORE) break;
+                    if (w == HERE) sum += line[kw * s.col_row + ow];
+                }
             }
         }
-        dx[(((i64)b * s.channels + c) * s.height + ih) * s.width + iw] = cast<T>(sum);
+        i64 at = (i64)b * s.channels + c;
+#pragma unroll
+        for (int d = FIRST; d < 3; ++d) at = at * s.size[d] + i[d];
+        dx[at] = cast<T>(sum);
     });
 }
 #endif

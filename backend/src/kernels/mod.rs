@@ -20,7 +20,9 @@ use crate::dtype::Elem;
 use crate::error::Result;
 
 pub(crate) mod argwhere;
+pub(crate) mod attention;
 pub(crate) mod cumulative;
+pub(crate) mod deform;
 pub(crate) mod elementwise;
 #[cfg(test)]
 mod gate;

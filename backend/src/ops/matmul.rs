@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use burn_backend::{Scalar, Shape, TensorMetadata};
+use burn_std::DType;
 use cudarc::cublaslt::sys as lt;
 
 use crate::device::Device;
@@ -116,6 +117,8 @@ struct Problem {
     out_alignment: u32,
     /// Alignment of the bias, if there is one.
     bias: Option<u32>,
+    /// Whether the product is added to what the output holds.
+    adds: bool,
 }
 
 #[derive(Debug)]
@@ -224,12 +227,12 @@ impl Plan {
         workspace: &Block,
     ) -> Result<()> {
         let handle = device.blas.handle(device)?;
-        let (one, zero) = ([1f64, 1f64], [0f64, 0f64]);
-        let (one32, zero32) = (1f32, 0f32);
+        let factors = [1f64, if problem.adds { 1.0 } else { 0.0 }];
+        let factors32 = factors.map(|x| x as f32);
         let (alpha, beta): (*const c_void, *const c_void) = if problem.elem == Elem::F64 {
-            (one.as_ptr().cast(), zero.as_ptr().cast())
+            (std::ptr::from_ref(&factors[0]).cast(), std::ptr::from_ref(&factors[1]).cast())
         } else {
-            (std::ptr::from_ref(&one32).cast(), std::ptr::from_ref(&zero32).cast())
+            (std::ptr::from_ref(&factors32[0]).cast(), std::ptr::from_ref(&factors32[1]).cast())
         };
         let _bias = if problem.bias.is_some() {
             let guard = self.bias.lock().unwrap_or_else(|e| e.into_inner());
@@ -265,8 +268,9 @@ impl Plan {
     }
 }
 
-/// Describes the problem to the library and picks an algorithm. `at` are operands to measure on.
-fn plan(device: &'static Device, handle: &Handle, p: &Problem, at: Addresses) -> Result<Plan> {
+/// Describes the problem to the library and picks an algorithm. `at` are operands to measure on; the flag tells whether
+/// that was done, and the output overwritten.
+fn plan(device: &'static Device, handle: &Handle, p: &Problem, at: Addresses) -> Result<(Plan, bool)> {
     use lt::cublasLtMatmulDescAttributes_t::*;
     let compute = match (p.elem, p.tf32) {
         (Elem::F64, _) => lt::cublasComputeType_t::CUBLAS_COMPUTE_64F,
@@ -354,7 +358,8 @@ fn plan(device: &'static Device, handle: &Handle, p: &Problem, at: Addresses) ->
         bias: Mutex::new(()),
     };
     let work = p.m as u128 * p.n as u128 * p.k as u128 * p.batch as u128;
-    if work >= TUNE_FROM && usable.len() > 1 && current_pool().is_none() {
+    let measured = work >= TUNE_FROM && usable.len() > 1 && current_pool().is_none();
+    if measured {
         // Longer problems need fewer runs.
         let runs = ((1u128 << 36) / work).clamp(1, 20) as usize;
         let workspace = device.allocator.alloc(WORKSPACE_BYTES)?;
@@ -381,7 +386,7 @@ fn plan(device: &'static Device, handle: &Handle, p: &Problem, at: Addresses) ->
             (plan.algo, plan.workspace_bytes) = (best.algo, best.workspaceSize);
         }
     }
-    Ok(plan)
+    Ok((plan, measured))
 }
 
 /// Device time of one run, in microseconds. `workspace` is overwritten.
@@ -436,6 +441,36 @@ fn alignment(address: u64) -> u32 {
 /// `Error::Shape`, `Error::DType` (also for integers), `Error::Device`.
 pub(crate) fn matmul(a: &CudaTensor, b: &CudaTensor) -> Result<CudaTensor> {
     product("matmul", a, b, None)
+}
+
+/// [`matmul`] whose result is f32 where the operands are 16-bit floats: the sums as they are, not yet rounded.
+///
+/// # Errors
+/// As [`matmul`].
+pub(crate) fn matmul_wide(op: &'static str, a: &CudaTensor, b: &CudaTensor) -> Result<CudaTensor> {
+    let (shape, _) = shape(op, a, b)?;
+    let dtype = if a.elem().size_bytes() == 2 { DType::F32 } else { a.dtype() };
+    let out = CudaTensor::empty(a.device(), shape, dtype, op)?;
+    product_into(op, &out, a, b, Plus::Nothing)?;
+    Ok(out)
+}
+
+/// Writes the product over `out [.., M, N]`, which is row-major in its last two dimensions. `init` broadcasts to `out`
+/// and is added before the one rounding.
+///
+/// # Errors
+/// As [`matmul`]; `Error::Shape` if `out` is not of the product's shape.
+pub(crate) fn matmul_into(
+    op: &'static str,
+    out: &CudaTensor,
+    a: &CudaTensor,
+    b: &CudaTensor,
+    init: Option<&CudaTensor>,
+) -> Result<()> {
+    let (shape, _) = shape(op, a, b)?;
+    check::shape(op, out, shape.as_slice())?;
+    check::same_dtype(op, &[out, a])?;
+    product_into(op, out, a, b, init.map_or(Plus::Nothing, Plus::Init))
 }
 
 /// `x w + bias` with `x [.., K]`, `w [K, N]`, `bias [N]`.
@@ -507,12 +542,18 @@ pub(crate) fn linear_weight_backward(x: &CudaTensor, dy: &CudaTensor) -> Result<
     product("linear_weight_backward", &flat.with_layout(transposed), &dy.reshape(&[rows, *n])?, None)
 }
 
-fn product(
-    op: &'static str,
-    a: &CudaTensor,
-    b: &CudaTensor,
-    bias: Option<&CudaTensor>,
-) -> Result<CudaTensor> {
+/// What a product is added to before it is rounded.
+#[derive(Debug, Clone, Copy)]
+enum Plus<'a> {
+    Nothing,
+    /// `[N]`.
+    Bias(&'a CudaTensor),
+    /// Anything that broadcasts to the output: written to it first.
+    Init(&'a CudaTensor),
+}
+
+/// The shape of a product, and its leading dimensions.
+fn shape(op: &'static str, a: &CudaTensor, b: &CudaTensor) -> Result<(Shape, Shape)> {
     check::same_device(op, &[a, b])?;
     check::same_dtype(op, &[a, b])?;
     check::float(op, a)?;
@@ -524,38 +565,67 @@ fn product(
     let ([lead_a @ .., m, k], [lead_b @ .., rows, n]) = (a.dims(), b.dims()) else {
         return Err(shape_error("operands need two dimensions or more"));
     };
-    let (m, k, n) = (*m, *k, *n);
-    if k != *rows {
+    if k != rows {
         return Err(shape_error("the inner dimensions differ"));
     }
     let lead =
         broadcast(lead_a, lead_b).ok_or_else(|| shape_error("the leading dimensions do not broadcast"))?;
     let mut shape = lead.to_vec();
-    shape.extend([m, n]);
-    let out = CudaTensor::empty(a.device(), Shape::from(shape), a.dtype(), op)?;
+    shape.extend([*m, *n]);
+    Ok((Shape::from(shape), lead))
+}
+
+fn product(
+    op: &'static str,
+    a: &CudaTensor,
+    b: &CudaTensor,
+    bias: Option<&CudaTensor>,
+) -> Result<CudaTensor> {
+    let (shape, _) = shape(op, a, b)?;
+    let out = CudaTensor::empty(a.device(), shape, a.dtype(), op)?;
+    product_into(op, &out, a, b, bias.map_or(Plus::Nothing, Plus::Bias))?;
+    Ok(out)
+}
+
+fn product_into(
+    op: &'static str,
+    out: &CudaTensor,
+    a: &CudaTensor,
+    b: &CudaTensor,
+    plus: Plus,
+) -> Result<()> {
+    let (_, lead) = shape(op, a, b)?;
     if out.is_empty() {
-        return Ok(out);
+        return Ok(());
     }
+    let (k, n) = (b.dims()[b.dims().len() - 2], b.dims()[b.dims().len() - 1]);
     if k == 0 {
-        match bias {
-            Some(bias) => elementwise::copy_into(&out, bias)?,
-            None => elementwise::fill(&out, Scalar::Int(0))?,
-        }
-        return Ok(out);
+        return match plus {
+            Plus::Bias(term) | Plus::Init(term) => elementwise::copy_into(out, term),
+            Plus::Nothing => elementwise::fill(out, Scalar::Int(0)),
+        };
     }
-    let bias = bias.map(CudaTensor::contiguous).transpose()?;
+    let contiguous;
+    let plus = match plus {
+        Plus::Bias(bias) => {
+            contiguous = bias.contiguous()?;
+            Plus::Bias(&contiguous)
+        }
+        other => other,
+    };
     let (a, b) = (dense(a)?, dense(b)?);
     // One matrix against a batch of row blocks is one tall product.
     let lead_b_len: usize = b.dims()[..b.layout().rank() - 2].iter().product();
-    if lead_b_len == 1 && a.layout().rank() > 2 {
+    if lead_b_len == 1 && a.layout().rank() > 2 && out.layout().is_contiguous() {
         let rows: usize = a.dims()[..a.layout().rank() - 1].iter().product();
         if let (Some(flat), Some(b)) =
             (a.layout().reshape(&[rows, k]), b.layout().reshape(&[k, n]).map(|l| b.with_layout(l)))
         {
-            let (flat, flat_out) = (a.with_layout(flat), out.reshape(&[rows, n])?);
-            if operand(flat.layout(), flat.ptr()).is_some() && operand(b.layout(), b.ptr()).is_some() {
-                batches(op, &flat, &b, &flat_out, bias.as_ref())?;
-                return Ok(out);
+            let flat = a.with_layout(flat);
+            let whole = !matches!(plus, Plus::Init(_));
+            if whole && operand(flat.layout(), flat.ptr()).is_some() && operand(b.layout(), b.ptr()).is_some()
+            {
+                return batches(op, &flat, &b, &out.reshape(&[rows, n])?, plus);
             }
         }
     }
@@ -565,8 +635,7 @@ fn product(
         dims.extend_from_slice(&t.dims()[rank - 2..]);
         t.with_layout(t.layout().expand(&dims).expect("the leading dimensions were broadcast"))
     };
-    batches(op, &expand(&a), &expand(&b), &out, bias.as_ref())?;
-    Ok(out)
+    batches(op, &expand(&a), &expand(&b), out, plus)
 }
 
 /// The tensor, or a copy whose matrices the library can take.
@@ -588,60 +657,80 @@ fn dense(t: &CudaTensor) -> Result<CudaTensor> {
     }
 }
 
-/// Runs products over equal leading dimensions: as one strided batch where the strides allow it, else outer dimensions
-/// one by one.
-fn batches(
-    op: &'static str,
-    a: &CudaTensor,
-    b: &CudaTensor,
-    out: &CudaTensor,
-    bias: Option<&CudaTensor>,
-) -> Result<()> {
+/// Runs products over equal leading dimensions: the longest loop over them as one strided batch, the others one by one.
+fn batches(op: &'static str, a: &CudaTensor, b: &CudaTensor, out: &CudaTensor, plus: Plus) -> Result<()> {
     let lead = out.layout().rank() - 2;
-    let nest = crate::layout::Nest::new(
+    let mut nest = crate::layout::Nest::new(
         &out.dims()[..lead],
         [&a.layout().strides()[..lead], &b.layout().strides()[..lead], &out.layout().strides()[..lead]],
     );
-    let (&batch, strides) =
-        (nest.sizes.last().expect("never empty"), nest.strides.last().expect("never empty"));
     // The library's batch count and strides: negative ones and counts beyond i32 are walked here.
-    let one_by_one = batch > i32::MAX as usize || strides.iter().any(|&s| s < 0);
-    let (outer, batch) = if one_by_one { (nest.sizes.len(), 1) } else { (nest.sizes.len() - 1, batch) };
-    let total: usize = nest.sizes[..outer].iter().product();
-    let size = out.elem().size_bytes() as i64;
-    for index in 0..total {
+    let longest = (0..nest.sizes.len())
+        .filter(|&d| nest.sizes[d] <= i32::MAX as usize && nest.strides[d].iter().all(|&s| s >= 0))
+        .max_by_key(|&d| nest.sizes[d]);
+    let (batch, strides) = match longest {
+        Some(d) => (nest.sizes.remove(d), nest.strides.remove(d)),
+        None => (1, [0; 3]),
+    };
+    let strides = if batch == 1 { [0; 3] } else { strides };
+    let total: usize = nest.sizes.iter().product();
+    let (size, out_size) = (a.elem().size_bytes() as i64, out.elem().size_bytes() as i64);
+    let (bias, init) = match plus {
+        Plus::Nothing => (None, None),
+        Plus::Bias(bias) => (Some(bias), None),
+        Plus::Init(init) => (None, Some(init)),
+    };
+    let addresses = |index: usize| {
         let mut offset = [0i64; 3];
         let mut rest = index;
-        for d in (0..outer).rev() {
+        for d in (0..nest.sizes.len()).rev() {
             let i = (rest % nest.sizes[d]) as i64;
             rest /= nest.sizes[d];
             for (k, o) in offset.iter_mut().enumerate() {
                 *o += i * nest.strides[d][k];
             }
         }
-        let at = Addresses {
+        Addresses {
             a: a.ptr().wrapping_add_signed(offset[0] * size),
             b: b.ptr().wrapping_add_signed(offset[1] * size),
-            out: out.ptr().wrapping_add_signed(offset[2] * size),
+            out: out.ptr().wrapping_add_signed(offset[2] * out_size),
             bias: bias.map_or(0, |t| t.ptr()),
-        };
-        one(a, b, out, batch, if batch == 1 { [0; 3] } else { *strides }, at)
-            .map_err(|e| e.within(op, &[a, b]))?;
+        }
+    };
+    let within = |e: Error| e.within(op, &[a, b]);
+    if let Some(init) = init {
+        elementwise::copy_into(out, init)?;
+        // Algorithms are measured on the output itself.
+        let mut measured = false;
+        for index in 0..if current_pool().is_none() { total } else { 0 } {
+            measured |= planned(a, b, out, batch, strides, addresses(index), true).map_err(within)?.2;
+        }
+        if measured {
+            elementwise::copy_into(out, init)?;
+        }
+    }
+    let device = out.device();
+    for index in 0..total {
+        let at = addresses(index);
+        let (problem, plan, _) = planned(a, b, out, batch, strides, at, init.is_some()).map_err(within)?;
+        let workspace = device.allocator.alloc(plan.workspace_bytes).map_err(within)?;
+        plan.run(device, &problem, at, &plan.algo, &workspace).map_err(|e| within(device.note(e)))?;
     }
     let read: smallvec::SmallVec<[&CudaTensor; 3]> = [Some(a), Some(b), bias].into_iter().flatten().collect();
-    out.device().used(&[out], &read, None);
+    device.used(&[out], &read, None);
     Ok(())
 }
 
-/// One (batched) product.
-fn one(
+/// One (batched) product and how to run it; the flag tells whether algorithms were measured for it just now.
+fn planned(
     a: &CudaTensor,
     b: &CudaTensor,
     out: &CudaTensor,
     batch: usize,
     strides: [i64; 3],
     at: Addresses,
-) -> Result<()> {
+    adds: bool,
+) -> Result<(Problem, Arc<Plan>, bool)> {
     let device = out.device();
     device.enter()?;
     let as_operand = |t: &CudaTensor, address: u64, batch_stride: i64| {
@@ -664,23 +753,21 @@ fn one(
         out_batch_stride: strides[2],
         out_alignment: alignment(at.out),
         bias: (at.bias != 0).then(|| alignment(at.bias)),
+        adds,
     };
     let handle = device.blas.handle(device)?;
     let known = device.blas.plans.lock().unwrap_or_else(|e| e.into_inner()).get(&problem).cloned();
-    let plan = match known {
-        Some(plan) => plan,
-        None => {
-            let made = Arc::new(plan(device, handle, &problem, at)?);
-            // A choice made during a capture was not measured: it serves this capture only.
-            if current_pool().is_none() {
-                let mut plans = device.blas.plans.lock().unwrap_or_else(|e| e.into_inner());
-                plans.entry(problem.clone()).or_insert_with(|| made.clone());
-            }
-            made
-        }
-    };
-    let workspace = device.allocator.alloc(plan.workspace_bytes)?;
-    plan.run(device, &problem, at, &plan.algo, &workspace).map_err(|e| device.note(e))
+    if let Some(plan) = known {
+        return Ok((problem, plan, false));
+    }
+    let (made, measured) = plan(device, handle, &problem, at)?;
+    let made = Arc::new(made);
+    // A choice made during a capture was not measured: it serves this capture only.
+    if current_pool().is_none() {
+        let mut plans = device.blas.plans.lock().unwrap_or_else(|e| e.into_inner());
+        plans.entry(problem.clone()).or_insert_with(|| made.clone());
+    }
+    Ok((problem, made, measured))
 }
 
 #[cfg(test)]

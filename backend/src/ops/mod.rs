@@ -1,9 +1,11 @@
 //! What the backend can do, a file per family: check, allocate, launch. Burn's method tables (`burn/`) hand over to
 //! these functions and do nothing else.
 
+pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod cumulative;
 pub(crate) mod data;
+pub(crate) mod deform;
 pub(crate) mod elementwise;
 pub(crate) mod index;
 pub(crate) mod int_matmul;

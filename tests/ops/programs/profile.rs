@@ -17,11 +17,7 @@ use crate::harness::family::{caught, shared};
 /// too.
 #[rustfmt::skip]
 const NOT_YET: &[&str] = &[
-    "float_cross", "float_scatter_nd", "float_gather_nd", "int_scatter_nd", "int_gather_nd",
-    "deform_conv2d", "deform_conv2d_backward", "conv3d", "conv3d_x_backward", "conv3d_weight_backward",
-    "conv_transpose3d", "conv_transpose3d_x_backward",
-    "conv_transpose3d_weight_backward", "interpolate", "interpolate_backward", "attention", "ctc_loss_backward", "rfft",
-    "irfft", "quantize", "quantize_dynamic", "dequantize",
+    "float_cross", "float_scatter_nd", "float_gather_nd", "int_scatter_nd", "int_gather_nd", "interpolate", "interpolate_backward", "ctc_loss_backward", "rfft", "irfft", "quantize", "quantize_dynamic", "dequantize",
 ];
 
 fn left_out(name: &str) -> bool {

@@ -56,8 +56,8 @@ fn kind(name: &str) -> Kind {
         | "select_add" | "scatter_add" => Kind::Sum,
         "layer_norm" => Kind::Chain(300.0),
         "ctc_loss" | "grid_sample_2d" => Kind::Chain(20.0),
-        // A pixel adds up elements of a product that is stored before.
-        _ if name.contains("conv_transpose") || name.contains("conv") && name.ends_with("x_backward") => Kind::Chain(4.0),
+        // Columns, and shares, are stored before the product.
+        "deform_conv2d" | "deform_conv2d_backward" | "attention" => Kind::Chain(2.0),
         _ if name.contains("conv") || name.contains("pool") => Kind::Sum,
         _ => Kind::Chain(1.0),
     }
@@ -66,16 +66,7 @@ fn kind(name: &str) -> Kind {
 impl Rule {
     pub(crate) fn of(op: &Op) -> Self {
         let name = bare(op.name());
-        let kind = match (kind(name), op) {
-            // The product is stored before the bias is added.
-            (
-                Kind::Sum,
-                Op::conv1d { bias: Some(_), .. }
-                | Op::conv2d { bias: Some(_), .. }
-                | Op::conv3d { bias: Some(_), .. },
-            ) => Kind::Chain(1.0),
-            (kind, _) => kind,
-        };
+        let kind = kind(name);
         let orders =
             name.contains("max") || name.contains("min") || name.contains("sort") || name.contains("topk");
         let orders = (orders && name != "softmin" && name != "softmax") || name.starts_with("clamp");

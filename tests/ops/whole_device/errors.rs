@@ -82,10 +82,6 @@ fn methods_that_are_missing_say_so() {
     let _running = shared();
     panics_with(&["not supported yet: float_cross"], || Cuda::float_cross(floats(&[3]), floats(&[3]), 0));
     panics_with(&["not supported yet: rfft"], || Cuda::rfft(floats(&[8]), 0, None));
-    panics_with(&["not supported yet: conv3d"], || {
-        let options = ConvOptions::new([1; 3], [0; 3], [1; 3], 1);
-        Cuda::conv3d(floats(&[1, 1, 3, 3, 3]), floats(&[1, 1, 2, 2, 2]), None, options)
-    });
 }
 
 #[test]
