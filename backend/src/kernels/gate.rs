@@ -46,16 +46,22 @@ impl Instance {
 /// Those of all launchers, without repetitions.
 fn instances() -> Vec<Instance> {
     use super::{
-        cumulative, elementwise, gather, im2col, int_matmul, layer_norm, pool, random, reduce, scatter,
-        softmax,
+        cross, ctc, cumulative, elementwise, fft, gather, grid_sample, im2col, int_matmul, interpolate,
+        layer_norm, nd, pool, random, reduce, scatter, softmax,
     };
     let all = [
+        cross::instances(),
+        ctc::instances(),
         cumulative::instances(),
         elementwise::instances(),
+        fft::instances(),
         gather::instances(),
+        grid_sample::instances(),
         im2col::instances(),
         int_matmul::instances(),
+        interpolate::instances(),
         layer_norm::instances(),
+        nd::instances(),
         pool::instances(),
         random::instances(),
         reduce::instances(),

@@ -47,7 +47,7 @@ pub(super) fn strides_without(tensor: &CudaTensor, dim: usize) -> Strides {
     strides
 }
 
-/// Mirrors `Loops` in gather.cu and scatter.cu: innermost loop first.
+/// Mirrors `Loops` in common/loops.cuh: innermost loop first.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LoopsArg {
@@ -112,14 +112,23 @@ fn pack_len(nest: &Nest<2>, dim_stride: i64, elem_bytes: usize, aligned: impl Fn
     v
 }
 
-fn defs(elem_bytes: usize, index: Elem, v: usize, offset: Def) -> [(&'static str, Def); 4] {
-    let word = match elem_bytes {
+/// An unsigned type of this width, for what is only moved.
+pub(super) fn word(elem_bytes: usize) -> Elem {
+    match elem_bytes {
         1 => Elem::U8,
         2 => Elem::U16,
         4 => Elem::U32,
         _ => Elem::U64,
-    };
-    [("T", Def::Type(word)), ("IDX_T", Def::Type(index)), ("V", Def::Int(v as i64)), ("OFFSET", offset)]
+    }
+}
+
+fn defs(elem_bytes: usize, index: Elem, v: usize, offset: Def) -> [(&'static str, Def); 4] {
+    [
+        ("T", Def::Type(word(elem_bytes))),
+        ("IDX_T", Def::Type(index)),
+        ("V", Def::Int(v as i64)),
+        ("OFFSET", offset),
+    ]
 }
 
 /// `y[i] = x[i with index[i] in dimension dim]`, for a row-major `y` of the result's shape and i32 or i64 indices.

@@ -19,14 +19,20 @@ use crate::driver::launch::Kernel;
 use crate::dtype::Elem;
 use crate::error::Result;
 
+pub(crate) mod cross;
+pub(crate) mod ctc;
 pub(crate) mod cumulative;
 pub(crate) mod elementwise;
+pub(crate) mod fft;
 #[cfg(test)]
 mod gate;
 pub(crate) mod gather;
+pub(crate) mod grid_sample;
 pub(crate) mod im2col;
 pub(crate) mod int_matmul;
+pub(crate) mod interpolate;
 pub(crate) mod layer_norm;
+pub(crate) mod nd;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
@@ -59,6 +65,7 @@ kernel_file!(PRELUDE, "common/prelude.cuh");
 kernel_file!(pub(crate) COMMON_REDUCE, "common/reduce.cuh");
 kernel_file!(pub(crate) WRAPPING, "common/wrapping.cuh");
 kernel_file!(pub(crate) LOOPS, "common/loops.cuh");
+kernel_file!(pub(crate) TAPS, "common/taps.cuh");
 
 /// The value of a macro.
 #[derive(Debug, Clone, Copy)]
