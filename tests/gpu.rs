@@ -16,12 +16,18 @@ mod aliasing;
 mod attention;
 #[path = "ops/conv.rs"]
 mod conv;
+#[path = "ops/ctc.rs"]
+mod ctc;
 #[path = "ops/devices.rs"]
 mod devices;
 #[path = "ops/elementwise.rs"]
 mod elementwise;
+#[path = "ops/fft.rs"]
+mod fft;
 #[path = "ops/index.rs"]
 mod index;
+#[path = "ops/interpolate.rs"]
+mod interpolate;
 #[path = "ops/large.rs"]
 mod large;
 #[path = "ops/logic.rs"]
@@ -30,6 +36,8 @@ mod logic;
 mod matmul;
 #[path = "ops/models.rs"]
 mod models;
+#[path = "ops/nd.rs"]
+mod nd;
 #[path = "ops/programs/mod.rs"]
 mod programs;
 #[path = "ops/reduce.rs"]

@@ -129,6 +129,9 @@ static inline float rsqrtf(float x) { return 1.f / __builtin_sqrtf(x); }
 static inline double rsqrt(double x) { return 1. / __builtin_sqrt(x); }
 static inline float __expf(float x) { return __builtin_expf(x); }
 static inline float __logf(float x) { return __builtin_logf(x); }
+// Never fused with an addition, which no operation is here.
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline double __dmul_rn(double a, double b) { return a * b; }
 static inline float __fdividef(float a, float b) { return a / b; }
 // Half-turns are reduced exactly, as on the device.
 static inline void sincospi(double x, double* s, double* c) {

@@ -2,9 +2,9 @@
 
 use super::{cat, read, run, run_on, unsupported};
 use crate::ops::elementwise::*;
-use crate::ops::{cumulative, data, index, matmul, random, reduce, sort, view};
+use crate::ops::{cumulative, data, grid_sample, index, matmul, nd, random, reduce, sort, view};
 use crate::{Cuda, CudaDevice, CudaTensor};
-use burn_backend::ops::FloatTensorOps;
+use burn_backend::ops::{FloatTensorOps, GridSampleOptions};
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_backend::{Distribution, ExecutionError, Scalar, Shape, Slice, TensorData};
 use burn_std::{BoolDType, FloatDType, IntDType};
@@ -117,8 +117,8 @@ impl FloatTensorOps<Cuda> for Cuda {
         run!(lhs => matmul::matmul(&lhs, &rhs))
     }
 
-    fn float_cross(_lhs: CudaTensor, _rhs: CudaTensor, _dim: usize) -> CudaTensor {
-        unsupported!(float_cross)
+    fn float_cross(lhs: CudaTensor, rhs: CudaTensor, dim: usize) -> CudaTensor {
+        run!(lhs => nd::cross(&lhs, &rhs, dim))
     }
 
     fn float_neg(tensor: CudaTensor) -> CudaTensor {
@@ -163,16 +163,20 @@ impl FloatTensorOps<Cuda> for Cuda {
     }
 
     fn float_scatter_nd(
-        _data: CudaTensor,
-        _indices: CudaTensor,
-        _values: CudaTensor,
-        _reduction: IndexingUpdateOp,
+        data: CudaTensor,
+        indices: CudaTensor,
+        values: CudaTensor,
+        reduction: IndexingUpdateOp,
     ) -> CudaTensor {
-        unsupported!(float_scatter_nd)
+        run!(data => nd::scatter_nd(data, &indices, &values, reduction))
     }
 
-    fn float_gather_nd(_data: CudaTensor, _indices: CudaTensor) -> CudaTensor {
-        unsupported!(float_gather_nd)
+    fn float_gather_nd(data: CudaTensor, indices: CudaTensor) -> CudaTensor {
+        run!(data => nd::gather_nd(&data, &indices))
+    }
+
+    fn float_grid_sample_2d(tensor: CudaTensor, grid: CudaTensor, options: GridSampleOptions) -> CudaTensor {
+        run!(tensor => grid_sample::grid_sample_2d(&tensor, &grid, &options))
     }
 
     fn float_select(tensor: CudaTensor, dim: usize, indices: CudaTensor) -> CudaTensor {

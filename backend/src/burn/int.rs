@@ -2,7 +2,7 @@
 
 use super::{cat, default_int, read, run, run_on, unsupported};
 use crate::ops::elementwise::*;
-use crate::ops::{cumulative, data, index, int_matmul, random, reduce, sort, view};
+use crate::ops::{cumulative, data, index, int_matmul, nd, random, reduce, sort, view};
 use crate::{Cuda, CudaDevice, CudaTensor};
 use burn_backend::ops::IntTensorOps;
 use burn_backend::tensor::IndexingUpdateOp;
@@ -64,16 +64,16 @@ impl IntTensorOps<Cuda> for Cuda {
     }
 
     fn int_scatter_nd(
-        _data: CudaTensor,
-        _indices: CudaTensor,
-        _values: CudaTensor,
-        _reduction: IndexingUpdateOp,
+        data: CudaTensor,
+        indices: CudaTensor,
+        values: CudaTensor,
+        reduction: IndexingUpdateOp,
     ) -> CudaTensor {
-        unsupported!(int_scatter_nd)
+        run!(data => nd::scatter_nd(data, &indices, &values, reduction))
     }
 
-    fn int_gather_nd(_data: CudaTensor, _indices: CudaTensor) -> CudaTensor {
-        unsupported!(int_gather_nd)
+    fn int_gather_nd(data: CudaTensor, indices: CudaTensor) -> CudaTensor {
+        run!(data => nd::gather_nd(&data, &indices))
     }
 
     fn int_select(tensor: CudaTensor, dim: usize, indices: CudaTensor) -> CudaTensor {

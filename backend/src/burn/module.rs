@@ -1,7 +1,7 @@
 //! `ModuleOps`, a line per method.
 
 use super::{default_int, run, unsupported};
-use crate::ops::{attention, conv, deform, index, matmul, norm, pool};
+use crate::ops::{attention, conv, ctc, deform, fft, index, interpolate, matmul, norm, pool};
 use crate::{Cuda, CudaTensor};
 use burn_backend::ops::{
     AttentionModuleOptions, ConvOptions, ConvTransposeOptions, DeformConv2dBackward, DeformConvOptions,
@@ -325,17 +325,17 @@ impl ModuleOps<Cuda> for Cuda {
         )))
     }
 
-    fn interpolate(_x: CudaTensor, _output_size: [usize; 2], _options: InterpolateOptions) -> CudaTensor {
-        unsupported!(interpolate)
+    fn interpolate(x: CudaTensor, output_size: [usize; 2], options: InterpolateOptions) -> CudaTensor {
+        run!(x => interpolate::interpolate(&x, output_size, &options))
     }
 
     fn interpolate_backward(
-        _x: CudaTensor,
-        _grad: CudaTensor,
-        _output_size: [usize; 2],
-        _options: InterpolateOptions,
+        x: CudaTensor,
+        grad: CudaTensor,
+        output_size: [usize; 2],
+        options: InterpolateOptions,
     ) -> CudaTensor {
-        unsupported!(interpolate_backward)
+        run!(x => interpolate::interpolate_backward(x.dims(), &grad, output_size, &options))
     }
 
     fn attention(
@@ -358,27 +358,38 @@ impl ModuleOps<Cuda> for Cuda {
         run!(tensor => norm::layer_norm(&tensor, &gamma, beta.as_ref(), epsilon))
     }
 
+    fn ctc_loss(
+        log_probs: CudaTensor,
+        targets: CudaTensor,
+        input_lengths: CudaTensor,
+        target_lengths: CudaTensor,
+        blank: usize,
+    ) -> CudaTensor {
+        run!(log_probs => ctc::ctc_loss(&log_probs, &targets, &input_lengths, &target_lengths, blank))
+    }
+
+    fn has_ctc_loss_backward() -> bool {
+        true
+    }
+
     fn ctc_loss_backward(
-        _log_probs: CudaTensor,
-        _targets: CudaTensor,
-        _input_lengths: CudaTensor,
-        _target_lengths: CudaTensor,
-        _grad_loss: CudaTensor,
-        _blank: usize,
+        log_probs: CudaTensor,
+        targets: CudaTensor,
+        input_lengths: CudaTensor,
+        target_lengths: CudaTensor,
+        grad_loss: CudaTensor,
+        blank: usize,
     ) -> CudaTensor {
-        unsupported!(ctc_loss_backward)
+        run!(log_probs => ctc::ctc_loss_backward(
+            &log_probs, &targets, &input_lengths, &target_lengths, &grad_loss, blank
+        ))
     }
 
-    fn rfft(_signal: CudaTensor, _dim: usize, _n: Option<usize>) -> (CudaTensor, CudaTensor) {
-        unsupported!(rfft)
+    fn rfft(signal: CudaTensor, dim: usize, n: Option<usize>) -> (CudaTensor, CudaTensor) {
+        run!(signal => fft::rfft(&signal, dim, n))
     }
 
-    fn irfft(
-        _spectrum_re: CudaTensor,
-        _spectrum_im: CudaTensor,
-        _dim: usize,
-        _n: Option<usize>,
-    ) -> CudaTensor {
-        unsupported!(irfft)
+    fn irfft(spectrum_re: CudaTensor, spectrum_im: CudaTensor, dim: usize, n: Option<usize>) -> CudaTensor {
+        run!(spectrum_re => fft::irfft(&spectrum_re, &spectrum_im, dim, n))
     }
 }

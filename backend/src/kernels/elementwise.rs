@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::layout::{Nest, Strides};
 use crate::tensor::CudaTensor;
 
-kernel_file!(MATH, "common/math.cuh", [&WRAPPING]);
+kernel_file!(pub(super) MATH, "common/math.cuh", [&WRAPPING]);
 kernel_file!(pub(crate) ELEMENTWISE, "elementwise.cu", [&MATH]);
 
 const THREADS: u64 = 256;

@@ -46,19 +46,25 @@ impl Instance {
 /// Those of all launchers, without repetitions.
 fn instances() -> Vec<Instance> {
     use super::{
-        argwhere, attention, cumulative, deform, elementwise, gather, im2col, int_matmul, layer_norm, pool,
-        random, reduce, scatter, softmax, sort,
+        argwhere, attention, cross, ctc, cumulative, deform, elementwise, fft, gather, grid_sample, im2col,
+        int_matmul, interpolate, layer_norm, nd, pool, random, reduce, scatter, softmax, sort,
     };
     let all = [
         argwhere::instances(),
         attention::instances(),
+        cross::instances(),
+        ctc::instances(),
         cumulative::instances(),
         deform::instances(),
         elementwise::instances(),
+        fft::instances(),
         gather::instances(),
+        grid_sample::instances(),
         im2col::instances(),
         int_matmul::instances(),
+        interpolate::instances(),
         layer_norm::instances(),
+        nd::instances(),
         pool::instances(),
         random::instances(),
         reduce::instances(),

@@ -47,7 +47,7 @@ pub(super) fn strides_without(tensor: &CudaTensor, dim: usize) -> Strides {
     strides
 }
 
-/// Mirrors `Loops` in gather.cu and scatter.cu: innermost loop first.
+/// Mirrors `Loops` in common/loops.cuh: innermost loop first.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LoopsArg {

@@ -21,15 +21,21 @@ use crate::error::Result;
 
 pub(crate) mod argwhere;
 pub(crate) mod attention;
+pub(crate) mod cross;
+pub(crate) mod ctc;
 pub(crate) mod cumulative;
 pub(crate) mod deform;
 pub(crate) mod elementwise;
+pub(crate) mod fft;
 #[cfg(test)]
 mod gate;
 pub(crate) mod gather;
+pub(crate) mod grid_sample;
 pub(crate) mod im2col;
 pub(crate) mod int_matmul;
+pub(crate) mod interpolate;
 pub(crate) mod layer_norm;
+pub(crate) mod nd;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
@@ -63,6 +69,7 @@ kernel_file!(PRELUDE, "common/prelude.cuh");
 kernel_file!(pub(crate) COMMON_REDUCE, "common/reduce.cuh");
 kernel_file!(pub(crate) WRAPPING, "common/wrapping.cuh");
 kernel_file!(pub(crate) LOOPS, "common/loops.cuh");
+kernel_file!(pub(crate) TAPS, "common/taps.cuh");
 
 /// The value of a macro.
 #[derive(Debug, Clone, Copy)]

@@ -1,5 +1,5 @@
 // x[x's element at i, but with coordinate index[i] in the indexed dimension] += value[i]: scatter and select with addition,
-// or with "or" for bools. Repeated indices all count.
+// or with "or" for bools. Repeated indices all count. With REDUCE, "*=", or the smaller or larger of the two.
 //
 // generated  the host prepends: T of x, VAL_T of value, IDX_T (i32 | i64), OFFSET (i32 | i64), and one of
 //            CASE_ATOMIC   one thread an element. Integers and "or": the result does not depend on the order. Floats: it does,
@@ -7,6 +7,8 @@
 //            CASE_LINES    one thread for all the values along the indexed dimension, in their order: deterministic
 //            CASE_RANK, CASE_ROWS, CASE_CARRY   select_add for floats, deterministic: sorts the indices, then adds the rows of
 //                          value that share an index in their order. See below
+//            and, unless values are added, REDUCE: 1 multiplies; 2 takes the smaller, 3 the larger, of which NaN is both.
+//            2 and 3 do not depend on the order, and come as ATOMIC, or as LINES with one value a line
 // dtypes     T = f32 | f64 | f16 | bf16 | integers | b8. The sum is rounded to T once per call in ROWS and CARRY; ATOMIC and
 //            LINES round at every step, so 16-bit floats come with an f32 x (VAL_T stays 16-bit)
 // requires   x contiguous and not overlapping value; at most 8 loops; dim_size > 0
@@ -15,7 +17,73 @@
 
 #define THREADS 256
 
+#define ADD 0
+#define MUL 1
+#define MIN 2
+#define MAX 3
+#ifndef REDUCE
+#define REDUCE ADD
+#endif
+#define IDENTITY (REDUCE == MUL ? 1 : 0)
+
+template <typename C>
+DEV C combine(C a, C b) {
+    if (REDUCE == ADD) return a + b;
+    if (REDUCE == MUL) return wrapping_mul(a, b);
+    // Of zeros, -0 is the smaller: the bits do not depend on the order either.
+    if (a == 0 && b == 0) return REDUCE == MIN ? (C)-(-a - b) : (C)(a + b);
+    return REDUCE == MIN ? min_of(a, b) : max_of(a, b);
+}
+
+#if defined(CASE_ATOMIC) && REDUCE != ADD
+template <typename To, typename From>
+DEV To same_bits(From x) {
+    union {
+        From from;
+        To to;
+    } u;
+    u.from = x;
+    return u.to;
+}
+// Exchanges the word around an element; Bits has its width, Word is u32 or u64. The word lies inside the allocation, whose
+// start and size are multiples of 4.
+template <typename Bits, typename Word>
+DEV void exchange(T* p, Compute<T> v) {
+    Word* word = (Word*)((u64)p & ~(u64)(sizeof(Word) - 1));
+    const u32 shift = (u32)((u64)p & (sizeof(Word) - 1)) * 8;
+    const Word mask = (Word)(Bits)~(Bits)0 << shift;
+    Word seen = *(volatile Word*)word, expected;
+    do {
+        expected = seen;
+        const T before = same_bits<T, Bits>((Bits)(expected >> shift));
+        const Bits after = same_bits<Bits, T>(cast<T>(combine(load_value(before), v)));
+        if (REDUCE != MUL && after == (Bits)(expected >> shift)) return;  // what is smaller or larger already stays so
+        seen = atomicCAS(word, expected, (expected & ~mask) | ((Word)after << shift));
+    } while (seen != expected);
+}
+template <int BYTES>
+struct Exchange;
+template <>
+struct Exchange<1> {
+    static DEV void apply(T* p, Compute<T> v) { exchange<u8, u32>(p, v); }
+};
+template <>
+struct Exchange<2> {
+    static DEV void apply(T* p, Compute<T> v) { exchange<u16, u32>(p, v); }
+};
+template <>
+struct Exchange<4> {
+    static DEV void apply(T* p, Compute<T> v) { exchange<u32, u32>(p, v); }
+};
+template <>
+struct Exchange<8> {
+    static DEV void apply(T* p, Compute<T> v) { exchange<u64, u64>(p, v); }
+};
+DEV void atomic_combine(T* p, Compute<T> v) { Exchange<sizeof(T)>::apply(p, v); }
+#endif
+
 #ifdef CASE_ATOMIC
+#if REDUCE == ADD
 DEV void atomic_add(f32* p, f32 v) { atomicAdd(p, v); }
 DEV void atomic_add(f64* p, f64 v) { atomicAdd(p, v); }
 DEV void atomic_add(i32* p, i32 v) { atomicAdd(p, v); }
@@ -43,6 +111,8 @@ DEV void atomic_add(u16* p, u16 v) { atomic_add_narrow<u16, u16>(p, v); }
 DEV void atomic_add(b8* p, bool v) {
     if (v) p->bits = 1;
 }
+#define atomic_combine atomic_add
+#endif
 
 // launch     blocks of 256 threads, grid-stride; n elements
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -51,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (u64 j = (u64)blockIdx.x * THREADS + threadIdx.x; j < n; j += (u64)gridDim.x * THREADS) {
         const At<OFFSET> at(loops, j);
         const i64 k = checked_index(index[at.to[0]], dim_size, faults);
-        atomic_add(x + (at.to[1] + k * dim_stride), load_value(value[at.to[2]]));
+        atomic_combine(x + (at.to[1] + k * dim_stride), load_value(value[at.to[2]]));
     }
 }
 #endif
@@ -68,13 +138,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         const VAL_T* v = value + at.to[2];
         for (u64 c = 0; c < count; ++c, i += index_stride, v += value_stride) {
             T* p = x + (at.to[1] + checked_index(*i, dim_size, faults) * dim_stride);
-            *p = cast<T>(load_value(*p) + load_value(*v));
+            *p = cast<T>(combine(load_value(*p), load_value(*v)));
         }
     }
 }
 #endif
 
-// --- select_add for floats ------------------------------------------------------------------------------------------
+// --- select_add (or select_mul) for floats ------------------------------------------------------------------------------------------
 // RANK sorts the n indices, stably: order[r] is the position of the r-th smallest, row[r] the index there. The sorted
 // positions are cut into groups of GROUP. In ROWS a thread walks one group at one column (a pack of V columns): a run of equal
 // rows that lies inside the group is added to x at once; the part of a run that came over from the group before goes to
@@ -136,12 +206,12 @@ struct Shape {
 };
 typedef Acc<T> A;
 
-// The pack at `offset` of x, plus sum.
+// The pack at `offset` of x, combined with sum.
 DEV void add_to(T* x, u64 offset, const A (&sum)[V]) {
     Pack<T, V> p;
     p.load(x + offset);
 #pragma unroll
-    for (int k = 0; k < V; ++k) p.v[k] = cast<T>((A)load_value(p.v[k]) + sum[k]);
+    for (int k = 0; k < V; ++k) p.v[k] = cast<T>(combine((A)load_value(p.v[k]), sum[k]));
     p.store(x + offset);
 }
 #endif
@@ -162,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     A sum[V];
 #pragma unroll
-    for (int k = 0; k < V; ++k) sum[k] = 0;
+    for (int k = 0; k < V; ++k) sum[k] = IDENTITY;
     KEY_T current = row[begin];
     bool continued = begin > 0 && row[begin - 1] == current;
     const u32 AHEAD = 4;  // rows of value in flight
@@ -189,10 +259,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 continued = false;
                 current = r[a];
 #pragma unroll
-                for (int k = 0; k < V; ++k) sum[k] = 0;
+                for (int k = 0; k < V; ++k) sum[k] = IDENTITY;
             }
 #pragma unroll
-            for (int k = 0; k < V; ++k) sum[k] += (A)load_value(v[a].v[k]);
+            for (int k = 0; k < V; ++k) sum[k] = combine(sum[k], (A)load_value(v[a].v[k]));
         }
     }
     if (continued) {
@@ -226,7 +296,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scatter(T* x, const A* hea
     for (; next < s.n && row[next] == current; next += GROUP) {
         note += step;
 #pragma unroll
-        for (int k = 0; k < V; ++k) sum[k] += carry[note + k];
+        for (int k = 0; k < V; ++k) sum[k] = combine(sum[k], carry[note + k]);
     }
     add_to(x, (o * s.dim_size + (u64)current) * s.inner + c, sum);
 }

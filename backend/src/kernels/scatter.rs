@@ -1,13 +1,13 @@
-//! Launcher of `scatter.cu`: addition (or "or") at indices, and the choice of how.
+//! Launcher of `scatter.cu`: addition (or "or", or another reduction) at indices, and the choice of how.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 #[cfg(test)]
 use super::gate::Instance;
 #[cfg(test)]
 use super::gather::OFFSET_TYPES;
 use super::gather::{Along, LoopsArg, MAX_DIMS, THREADS, blocks, offset_type, strides_without};
-use super::{Def, KernelSpec, LOOPS, kernel_file};
+use super::{Def, KernelSpec, LOOPS, WRAPPING, kernel_file};
 use crate::device::Device;
 use crate::driver::launch::{Kernel, Launch, kernel_arg};
 use crate::dtype::Elem;
@@ -15,7 +15,34 @@ use crate::error::Result;
 use crate::layout::{Nest, Strides};
 use crate::tensor::CudaTensor;
 
-kernel_file!(SCATTER, "scatter.cu", [&LOOPS]);
+kernel_file!(SCATTER, "scatter.cu", [&LOOPS, &WRAPPING]);
+
+/// What is made of an element and the values for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reduce {
+    /// The sum; for bools "or".
+    Add,
+    Mul,
+    Min,
+    Max,
+}
+
+impl Reduce {
+    /// Whether the result is one of the operands.
+    fn is_extremum(self) -> bool {
+        matches!(self, Reduce::Min | Reduce::Max)
+    }
+
+    /// `REDUCE` in scatter.cu.
+    fn def(self) -> Option<(&'static str, Def)> {
+        match self {
+            Reduce::Add => None,
+            Reduce::Mul => Some(("REDUCE", Def::Int(1))),
+            Reduce::Min => Some(("REDUCE", Def::Int(2))),
+            Reduce::Max => Some(("REDUCE", Def::Int(3))),
+        }
+    }
+}
 
 /// How values come together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,11 +67,12 @@ const SHORT_LINE: usize = 128;
 const MANY_LINES: usize = 1 << 14;
 
 /// The method for `lines` lines of `count` values each along the indexed dimension.
-pub(crate) fn method(elem: Elem, along: Along, lines: usize, count: usize) -> Method {
+pub(crate) fn method(reduce: Reduce, elem: Elem, along: Along, lines: usize, count: usize) -> Method {
     if !elem.is_float() {
         return Method::Atomic; // exact in any order
     }
     match along {
+        _ if reduce.is_extremum() && count > 1 => Method::Atomic, // likewise
         _ if count == 1 => Method::Lines,
         Along::Slices if count <= SORTED_LIMIT => Method::Sorted,
         // Indices of a single line are those of a select.
@@ -55,18 +83,21 @@ pub(crate) fn method(elem: Elem, along: Along, lines: usize, count: usize) -> Me
 }
 
 /// Whether `method` rounds to x's dtype more than once, so that a 16-bit `x` must be an f32 workspace.
-pub(crate) fn rounds_often(method: Method, count: usize) -> bool {
+pub(crate) fn rounds_often(reduce: Reduce, method: Method, count: usize) -> bool {
     match method {
+        _ if reduce.is_extremum() => false,
         Method::Atomic => true,
         Method::Lines => count > 1,
         Method::Sorted => count > SORTED_AT_ONCE,
     }
 }
 
-/// `x[i with index[i] in dimension dim] += value[i]`, for a row-major `x` in its own dtype or, for 16-bit values, in f32;
-/// i32 or i64 indices; no operand empty.
-pub(crate) fn scatter_add(
+/// `x[i with index[i] in dimension dim] += value[i]` (or another reduction), for a row-major `x` in its own dtype or, for
+/// 16-bit values, in f32; i32 or i64 indices; no operand empty.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn scatter(
     op: &'static str,
+    reduce: Reduce,
     x: &CudaTensor,
     dim: usize,
     index: &CudaTensor,
@@ -76,15 +107,15 @@ pub(crate) fn scatter_add(
 ) -> Result<()> {
     debug_assert!(x.layout().is_contiguous() && matches!(index.elem(), Elem::I32 | Elem::I64));
     if method == Method::Sorted {
-        return sorted(x, dim, &index.contiguous()?, &value.contiguous()?, op);
+        return sorted(reduce, x, dim, &index.contiguous()?, &value.contiguous()?, op);
     }
     let index_strides = along.index_strides(index, value.dims().len(), dim);
-    let done = looped(x, dim, index, &index_strides, value, method, op)?;
+    let done = looped(reduce, x, dim, index, &index_strides, value, method, op)?;
     if !done {
         // Row-major operands leave at most three loops.
         let (index, value) = (index.contiguous()?, value.contiguous()?);
         let index_strides = along.index_strides(&index, value.dims().len(), dim);
-        looped(x, dim, &index, &index_strides, &value, method, op)?;
+        looped(reduce, x, dim, &index, &index_strides, &value, method, op)?;
     }
     Ok(())
 }
@@ -94,19 +125,28 @@ fn instance(device: &Device, defs: &[(&'static str, Def)]) -> Result<Kernel> {
 }
 
 /// Without the element at `dim`.
-fn without<T: Copy>(from: &[T], dim: usize) -> SmallVec<[T; 6]> {
+pub(super) fn without<T: Copy>(from: &[T], dim: usize) -> SmallVec<[T; 6]> {
     from.iter().enumerate().filter(|&(d, _)| d != dim).map(|(_, &x)| x).collect()
 }
 
 /// The macros of `Atomic` and `Lines`.
-fn looped_defs(lines: bool, elem: Elem, value: Elem, index: Elem, offset: Def) -> [(&'static str, Def); 5] {
-    [
+fn looped_defs(
+    reduce: Reduce,
+    lines: bool,
+    elem: Elem,
+    value: Elem,
+    index: Elem,
+    offset: Def,
+) -> SmallVec<[(&'static str, Def); 6]> {
+    let mut defs = smallvec![
         ("T", Def::Type(elem)),
         ("VAL_T", Def::Type(value)),
         ("IDX_T", Def::Type(index)),
         ("OFFSET", offset),
         (if lines { "CASE_LINES" } else { "CASE_ATOMIC" }, Def::Int(1)),
-    ]
+    ];
+    defs.extend(reduce.def());
+    defs
 }
 
 /// The macros of `Sorted`'s first step.
@@ -115,18 +155,29 @@ fn rank_defs(key: Elem, index: Elem) -> [(&'static str, Def); 3] {
 }
 
 /// The macros of `Sorted`'s later steps, in packs of `v` elements.
-fn add_defs(case: &'static str, elem: Elem, value: Elem, key: Elem, v: usize) -> [(&'static str, Def); 5] {
-    [
+fn add_defs(
+    reduce: Reduce,
+    case: &'static str,
+    elem: Elem,
+    value: Elem,
+    key: Elem,
+    v: usize,
+) -> SmallVec<[(&'static str, Def); 6]> {
+    let mut defs = smallvec![
         ("T", Def::Type(elem)),
         ("VAL_T", Def::Type(value)),
         ("KEY_T", Def::Type(key)),
         ("V", Def::Int(v as i64)),
         (case, Def::Int(1)),
-    ]
+    ];
+    defs.extend(reduce.def());
+    defs
 }
 
 /// `Atomic` and `Lines`; false when the strides leave more loops than the kernel takes.
+#[allow(clippy::too_many_arguments)]
 fn looped(
+    reduce: Reduce,
     x: &CudaTensor,
     dim: usize,
     index: &CudaTensor,
@@ -148,7 +199,7 @@ fn looped(
     if nest.sizes.len() > MAX_DIMS {
         return Ok(false);
     }
-    let defs = looped_defs(lines, x.elem(), value.elem(), index.elem(), offset_type(&nest));
+    let defs = looped_defs(reduce, lines, x.elem(), value.elem(), index.elem(), offset_type(&nest));
     let kernel = instance(device, &defs)?;
     let count = value.dims()[dim] as u64;
     let items = if lines { value.len() as u64 / count } else { value.len() as u64 };
@@ -184,6 +235,7 @@ const RANK_THREADS: usize = 128;
 
 /// `value` and `index` (one index a slice) row-major.
 fn sorted(
+    reduce: Reduce,
     x: &CudaTensor,
     dim: usize,
     index: &CudaTensor,
@@ -209,7 +261,7 @@ fn sorted(
         v /= 2;
     }
     let rank = instance(device, &rank_defs(key, index.elem()))?;
-    let add = |case: &'static str| instance(device, &add_defs(case, x.elem(), value.elem(), key, v));
+    let add = |case: &'static str| instance(device, &add_defs(reduce, case, x.elem(), value.elem(), key, v));
     let (rows, carry_over) = (add("CASE_ROWS")?, add("CASE_CARRY")?);
 
     let most = count.min(SORTED_AT_ONCE);
@@ -267,26 +319,40 @@ fn sorted(
 #[cfg(test)]
 pub(super) fn instances() -> Vec<Instance> {
     use Elem::{B8, BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+    use Reduce::{Add, Max, Min, Mul};
     let mut all = Vec::new();
     let mut add = |defs: &[(&'static str, Def)]| all.push(Instance::new(&SCATTER, "scatter", defs));
     // Each has its own atomic addition; values of 16 bits come with an f32 x.
     for elem in [F32, F64, I64, U64, I32, U32, I16, U16, I8, U8, B8] {
-        add(&looped_defs(false, elem, elem, I64, OFFSET_TYPES[0]));
+        add(&looped_defs(Add, false, elem, elem, I64, OFFSET_TYPES[0]));
     }
     for (elem, value) in [(F32, F32), (F64, F64), (F32, BF16), (F16, F16), (BF16, BF16)] {
         for index in [I32, I64] {
-            add(&looped_defs(true, elem, value, index, OFFSET_TYPES[0]));
+            add(&looped_defs(Add, true, elem, value, index, OFFSET_TYPES[0]));
         }
-        add(&looped_defs(true, elem, value, I64, OFFSET_TYPES[1]));
+        add(&looped_defs(Add, true, elem, value, I64, OFFSET_TYPES[1]));
         for v in [1, 16 / value.size_bytes()] {
-            add(&add_defs("CASE_ROWS", elem, value, U32, v));
-            add(&add_defs("CASE_CARRY", elem, value, U32, v));
+            add(&add_defs(Add, "CASE_ROWS", elem, value, U32, v));
+            add(&add_defs(Add, "CASE_CARRY", elem, value, U32, v));
         }
-        add(&add_defs("CASE_ROWS", elem, value, U64, 16 / value.size_bytes()));
-        add(&add_defs("CASE_CARRY", elem, value, U64, 16 / value.size_bytes()));
+        add(&add_defs(Add, "CASE_ROWS", elem, value, U64, 16 / value.size_bytes()));
+        add(&add_defs(Add, "CASE_CARRY", elem, value, U64, 16 / value.size_bytes()));
     }
     for (elem, value) in [(F32, F32), (F32, F16), (F32, BF16), (F64, F64), (I64, I64), (U8, U8)] {
-        add(&looped_defs(false, elem, value, I32, OFFSET_TYPES[1]));
+        add(&looped_defs(Add, false, elem, value, I32, OFFSET_TYPES[1]));
+    }
+    for reduce in [Mul, Min, Max] {
+        for elem in [F32, F64, F16, BF16, I64, U64, I32, I16, U8] {
+            let wide = reduce == Mul && matches!(elem, F16 | BF16);
+            add(&looped_defs(reduce, false, if wide { F32 } else { elem }, elem, I64, OFFSET_TYPES[1]));
+        }
+        for elem in [F32, F64, BF16] {
+            add(&looped_defs(reduce, true, elem, elem, I64, OFFSET_TYPES[0]));
+        }
+    }
+    for (elem, value) in [(F32, F32), (F64, F64), (BF16, BF16), (F16, F16)] {
+        add(&add_defs(Mul, "CASE_ROWS", elem, value, U32, 16 / value.size_bytes()));
+        add(&add_defs(Mul, "CASE_CARRY", elem, value, U32, 16 / value.size_bytes()));
     }
     for (key, index) in [(U32, I32), (U32, I64), (U64, I64)] {
         add(&rank_defs(key, index));
@@ -301,22 +367,27 @@ mod tests {
     #[test]
     fn floats_are_added_in_a_fixed_order_unless_that_is_slow() {
         use Along::{Elements, Slices};
-        assert_eq!(method(Elem::I32, Elements, 1, 1 << 20), Method::Atomic);
-        assert_eq!(method(Elem::BF16, Slices, 4096, 16384), Method::Sorted);
-        assert_eq!(method(Elem::F32, Elements, 8192, 1), Method::Lines);
-        assert_eq!(method(Elem::F32, Elements, 1, 100_000), Method::Sorted);
-        assert_eq!(method(Elem::F32, Elements, 4, 100_000), Method::Atomic);
-        assert_eq!(method(Elem::F32, Elements, 1 << 20, 4096), Method::Lines);
-        assert_eq!(method(Elem::F32, Slices, 1, 1 << 22), Method::Atomic);
+        use Reduce::{Add, Max, Mul};
+        assert_eq!(method(Add, Elem::I32, Elements, 1, 1 << 20), Method::Atomic);
+        assert_eq!(method(Add, Elem::BF16, Slices, 4096, 16384), Method::Sorted);
+        assert_eq!(method(Add, Elem::F32, Elements, 8192, 1), Method::Lines);
+        assert_eq!(method(Add, Elem::F32, Elements, 1, 100_000), Method::Sorted);
+        assert_eq!(method(Add, Elem::F32, Elements, 4, 100_000), Method::Atomic);
+        assert_eq!(method(Add, Elem::F32, Elements, 1 << 20, 4096), Method::Lines);
+        assert_eq!(method(Add, Elem::F32, Slices, 1, 1 << 22), Method::Atomic);
+        assert_eq!(method(Mul, Elem::F32, Slices, 1, 4096), Method::Sorted);
+        assert_eq!(method(Max, Elem::F32, Slices, 1, 4096), Method::Atomic);
     }
 
     #[test]
     fn sixteen_bit_sums_are_rounded_once() {
-        assert!(!rounds_often(Method::Lines, 1) && rounds_often(Method::Lines, 2));
+        use Reduce::{Add, Max};
+        assert!(!rounds_often(Add, Method::Lines, 1) && rounds_often(Add, Method::Lines, 2));
         assert!(
-            !rounds_often(Method::Sorted, SORTED_AT_ONCE) && rounds_often(Method::Sorted, SORTED_AT_ONCE + 1)
+            !rounds_often(Add, Method::Sorted, SORTED_AT_ONCE)
+                && rounds_often(Add, Method::Sorted, SORTED_AT_ONCE + 1)
         );
-        assert!(rounds_often(Method::Atomic, 2));
+        assert!(rounds_often(Add, Method::Atomic, 2) && !rounds_often(Max, Method::Atomic, 2));
     }
 
     #[test]

@@ -13,17 +13,17 @@ use burn_std::DType;
 use crate::dtype::Elem;
 use crate::error::{Error, Result};
 use crate::kernels::gather::{self as kernel, Along};
-use crate::kernels::scatter::{method, rounds_often, scatter_add as scatter_kernel};
+use crate::kernels::scatter::{Reduce, method, rounds_often, scatter as scatter_kernel};
 use crate::layout::{Layout, Strides};
 use crate::ops::elementwise::{cast, copy_into, zeros};
 use crate::tensor::{CudaTensor, check};
 
-fn shape_error(op: &'static str, detail: String, tensors: &[&CudaTensor]) -> Error {
+pub(super) fn shape_error(op: &'static str, detail: String, tensors: &[&CudaTensor]) -> Error {
     Error::Shape { op, detail, shapes: tensors.iter().map(|t| t.dims().to_vec()).collect() }
 }
 
 /// The indices as i32 or i64, which kernels read. A u64 above `i64::MAX` turns negative, so it stays out of range.
-fn kernel_index(op: &'static str, index: &CudaTensor) -> Result<CudaTensor> {
+pub(super) fn kernel_index(op: &'static str, index: &CudaTensor) -> Result<CudaTensor> {
     check::int(op, index)?;
     match index.elem() {
         Elem::I32 | Elem::I64 => Ok(index.clone()),
@@ -95,7 +95,12 @@ pub(crate) fn select(x: &CudaTensor, dim: usize, index: &CudaTensor) -> Result<C
     select_as("select", x, dim, index)
 }
 
-fn select_as(op: &'static str, x: &CudaTensor, dim: usize, index: &CudaTensor) -> Result<CudaTensor> {
+pub(super) fn select_as(
+    op: &'static str,
+    x: &CudaTensor,
+    dim: usize,
+    index: &CudaTensor,
+) -> Result<CudaTensor> {
     check::same_device(op, &[x, index])?;
     let shape = selected_shape(op, x, dim, index)?;
     let index = kernel_index(op, index)?;
@@ -108,7 +113,7 @@ fn select_as(op: &'static str, x: &CudaTensor, dim: usize, index: &CudaTensor) -
 }
 
 /// A row-major tensor that may be written: `x` itself if nobody else holds its storage.
-fn writable(x: CudaTensor, op: &'static str) -> Result<CudaTensor> {
+pub(super) fn writable(x: CudaTensor, op: &'static str) -> Result<CudaTensor> {
     if x.is_unique() && x.layout().is_contiguous() {
         return Ok(x);
     }
@@ -117,9 +122,10 @@ fn writable(x: CudaTensor, op: &'static str) -> Result<CudaTensor> {
     Ok(out)
 }
 
-/// Adds (or "ors") `value` into `x`; shapes are checked.
-fn add_at(
+/// Adds (or "ors", or reduces otherwise) `value` into `x`; shapes are checked.
+pub(super) fn reduce_at(
     op: &'static str,
+    reduce: Reduce,
     x: CudaTensor,
     dim: usize,
     index: &CudaTensor,
@@ -134,16 +140,16 @@ fn add_at(
     }
     check_not_empty(op, &x, dim, &index)?;
     let count = value.dims()[dim];
-    let method = method(x.elem(), along, value.len() / count, count);
+    let method = method(reduce, x.elem(), along, value.len() / count, count);
     let dtype = x.dtype();
-    if x.elem().is_float() && x.elem().size_bytes() == 2 && rounds_often(method, count) {
+    if x.elem().is_float() && x.elem().size_bytes() == 2 && rounds_often(reduce, method, count) {
         // The cast makes a fresh tensor, so x itself need not be writable.
         let sums = cast(x, DType::F32)?;
-        scatter_kernel(op, &sums, dim, &index, value, along, method)?;
+        scatter_kernel(op, reduce, &sums, dim, &index, value, along, method)?;
         return cast(sums, dtype);
     }
     let x = writable(x, op)?;
-    scatter_kernel(op, &x, dim, &index, value, along, method)?;
+    scatter_kernel(op, reduce, &x, dim, &index, value, along, method)?;
     Ok(x)
 }
 
@@ -166,7 +172,7 @@ fn scatter_with(
     if value.dims() != index.dims() {
         return Err(shape_error(op, "values and indices must have one shape".into(), &[&x, index, value]));
     }
-    add_at(op, x, dim, index, value, Along::Elements)
+    reduce_at(op, Reduce::Add, x, dim, index, value, Along::Elements)
 }
 
 fn select_with(
@@ -184,7 +190,7 @@ fn select_with(
             &[&x, index, value],
         ));
     }
-    add_at(op, x, dim, index, value, Along::Slices)
+    reduce_at(op, Reduce::Add, x, dim, index, value, Along::Slices)
 }
 
 /// `x[i with index[i] in dimension dim] += value[i]`; all values for a repeated index count.

@@ -37,7 +37,7 @@ const TAME: f64 = 1e3;
 #[rustfmt::skip]
 fn kind(name: &str) -> Kind {
     match name {
-        "to_device" | "repeat_dim" | "transpose" | "swap_dims" | "permute" | "flip" | "reshape" | "gather" | "select"
+        "to_device" | "repeat_dim" | "transpose" | "swap_dims" | "permute" | "flip" | "reshape" | "gather" | "gather_nd" | "select"
         | "slice" | "slice_assign" | "mask_where" | "zeros" | "ones" | "cat" | "expand" | "unfold" | "unfold4d" | "embedding"
         | "max" | "min" | "max_dim" | "min_dim" | "max_dim_with_indices" | "min_dim_with_indices" | "max_abs" | "max_abs_dim"
         | "cummin" | "cummax" | "topk" | "sort" | "sort_with_indices" | "argsort" | "neg" | "abs" | "sign" | "round" | "floor"

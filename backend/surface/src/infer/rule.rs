@@ -775,10 +775,7 @@ pub(super) fn rule<'a>(
                 return Err(shapes("real and imaginary parts", shape(spectrum_re), shape(spectrum_im)));
             }
             let half = has_dim(shape(spectrum_re), *dim)?;
-            let n = match n {
-                Some(n) => (*n).max(1),
-                None => fft_size(None, mul(half.saturating_sub(1), 2)?)?,
-            };
+            let n = fft_size(*n, mul(half.saturating_sub(1), 2)?)?;
             one(with_size(shape(spectrum_re), *dim, n)?, dtype(spectrum_re))
         }
 

@@ -378,11 +378,7 @@ pub(super) fn ctc(
     Ok(Shape::new([log_probs[1]]))
 }
 
-/// The transform works on powers of two: a given length is rounded up, the signal's own must be one.
+/// The given length, or the signal's own. (burn-flex has powers of two only, and takes the next one.)
 pub(super) fn fft_size(given: Option<usize>, own: usize) -> Rule<usize> {
-    match given {
-        Some(n) => n.checked_next_power_of_two().ok_or(Reason::Overflow),
-        None if own.is_power_of_two() => Ok(own),
-        None => Err(Reason::Attribute { what: "length that is no power of two:", value: own }),
-    }
+    positive("length of a transform", given.unwrap_or(own))
 }
