@@ -48,8 +48,12 @@ mod matmul;
 mod models;
 #[path = "ops/programs/mod.rs"]
 mod programs;
+#[path = "ops/quantized.rs"]
+mod quantized;
 #[path = "ops/reduce.rs"]
 mod reduce;
+#[path = "emulated/rejected.rs"]
+mod rejected;
 #[path = "ops/rules.rs"]
 mod rules;
 #[path = "ops/whole_device/mod.rs"]

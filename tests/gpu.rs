@@ -30,6 +30,8 @@ mod matmul;
 mod models;
 #[path = "ops/programs/mod.rs"]
 mod programs;
+#[path = "ops/quantized.rs"]
+mod quantized;
 #[path = "ops/reduce.rs"]
 mod reduce;
 #[path = "ops/rules.rs"]

@@ -46,8 +46,8 @@ impl Instance {
 /// Those of all launchers, without repetitions.
 fn instances() -> Vec<Instance> {
     use super::{
-        cumulative, elementwise, gather, im2col, int_matmul, layer_norm, pool, random, reduce, scatter,
-        softmax,
+        cumulative, elementwise, gather, im2col, int_matmul, layer_norm, pool, quantize, quantized_move,
+        random, reduce, scatter, softmax,
     };
     let all = [
         cumulative::instances(),
@@ -57,6 +57,8 @@ fn instances() -> Vec<Instance> {
         int_matmul::instances(),
         layer_norm::instances(),
         pool::instances(),
+        quantize::instances(),
+        quantized_move::instances(),
         random::instances(),
         reduce::instances(),
         scatter::instances(),

@@ -28,6 +28,8 @@ pub(crate) mod im2col;
 pub(crate) mod int_matmul;
 pub(crate) mod layer_norm;
 pub(crate) mod pool;
+pub(crate) mod quantize;
+pub(crate) mod quantized_move;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod scatter;
@@ -59,6 +61,7 @@ kernel_file!(PRELUDE, "common/prelude.cuh");
 kernel_file!(pub(crate) COMMON_REDUCE, "common/reduce.cuh");
 kernel_file!(pub(crate) WRAPPING, "common/wrapping.cuh");
 kernel_file!(pub(crate) LOOPS, "common/loops.cuh");
+kernel_file!(pub(crate) QUANTIZED, "common/quantized.cuh");
 
 /// The value of a macro.
 #[derive(Debug, Clone, Copy)]
