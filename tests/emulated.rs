@@ -58,8 +58,12 @@ mod models;
 mod nd;
 #[path = "ops/programs/mod.rs"]
 mod programs;
+#[path = "ops/quantized.rs"]
+mod quantized;
 #[path = "ops/reduce.rs"]
 mod reduce;
+#[path = "emulated/rejected.rs"]
+mod rejected;
 #[path = "ops/rules.rs"]
 mod rules;
 #[path = "ops/sort.rs"]

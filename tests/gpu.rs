@@ -40,6 +40,8 @@ mod models;
 mod nd;
 #[path = "ops/programs/mod.rs"]
 mod programs;
+#[path = "ops/quantized.rs"]
+mod quantized;
 #[path = "ops/reduce.rs"]
 mod reduce;
 #[path = "ops/rules.rs"]

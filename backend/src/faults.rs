@@ -8,8 +8,11 @@
 //! reads to what it writes). A read of a tensor whose range holds a fault is an error, each time; `sync` reports each
 //! fault once. Ranges are a conservative stand-in for sets: ticket numbers of ops between two others that a value
 //! depends on count as well. They do not grow without end, since tickets that were checked clean are dropped.
+//!
+//! A copy on another device gets a ticket there ([`Faults::inherit`]), which stands for the range that the values depend
+//! on where they came from, until a wait has looked there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
@@ -73,7 +76,6 @@ impl Range {
 }
 
 /// The faults of one device.
-#[derive(Debug)]
 pub(crate) struct Faults {
     /// Host-mapped memory: one `u32` (any), padding to 16 bytes, then the entries. 0 when it could not be allocated.
     table: usize,
@@ -84,7 +86,6 @@ pub(crate) struct Faults {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
 struct State {
     /// Ticket and operation that each entry was last given to.
     given: Vec<(u64, &'static str)>,
@@ -92,9 +93,27 @@ struct State {
     found: BTreeMap<u64, (Error, bool)>,
     /// Operations of captured graphs, which may run again: never clean for good.
     captured: BTreeMap<u64, &'static str>,
+    /// Copies from other devices whose values depend on faults there, until they have arrived.
+    inherited: BTreeMap<u64, (&'static Faults, Range)>,
+}
+
+impl std::fmt::Debug for Faults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Faults")
+            .field("next", &self.next)
+            .field("checked", &self.checked)
+            .finish_non_exhaustive()
+    }
 }
 
 impl State {
+    fn note(&mut self, ticket: u64, error: Error) {
+        self.found.entry(ticket).or_insert((error, false));
+        while self.found.len() > REMEMBERED {
+            self.found.pop_first();
+        }
+    }
+
     fn operation(&self, ticket: u64) -> &'static str {
         let (given, op) = self.given[(ticket % ENTRIES as u64) as usize];
         match self.captured.get(&ticket) {
@@ -126,6 +145,7 @@ impl Faults {
                 given: vec![(0, ""); ENTRIES],
                 found: BTreeMap::new(),
                 captured: BTreeMap::new(),
+                inherited: BTreeMap::new(),
             }),
         }
     }
@@ -150,6 +170,32 @@ impl Faults {
             high: (ticket >> 32) as u32,
         };
         Open { table, _state: state }
+    }
+
+    /// The dependence of a copy of values that depend on `range` of another device's faults. The copy is queued.
+    pub(crate) fn inherit(&self, from: &'static Faults, range: Range) -> Range {
+        let mut state = self.lock();
+        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        state.given[(ticket % ENTRIES as u64) as usize] = (ticket, "to_device");
+        state.inherited.insert(ticket, (from, range));
+        Range { first: ticket, last: ticket }
+    }
+
+    /// The first fault of a range, here or where its values came from, when the device has passed the work. Ranges say
+    /// too much, so they can lead in a circle: `seen` holds the copies that were looked at, by device.
+    fn find(&self, range: Range, seen: &mut BTreeSet<(usize, u64)>) -> Option<Error> {
+        self.collect();
+        let tickets = range.first..=range.last;
+        let inherited: Vec<_> = {
+            let state = self.lock();
+            if let Some((_, (error, _))) = state.found.range(tickets.clone()).next() {
+                return Some(error.clone());
+            }
+            state.inherited.range(tickets).map(|(&ticket, from)| (ticket, *from)).collect()
+        };
+        let fresh: Vec<_> =
+            inherited.into_iter().filter(|(ticket, _)| seen.insert((self.table, *ticket))).collect();
+        fresh.into_iter().find_map(|(_, (from, range))| from.find(range, seen))
     }
 
     /// Makes tickets those of a graph, which may run again.
@@ -184,8 +230,25 @@ impl Faults {
     }
 
     /// Collects what the kernels wrote; called when the device has passed all work with tickets below `upto`.
-    #[allow(unsafe_code)]
     pub(crate) fn end_wait(&self, upto: u64) {
+        self.collect();
+        // No two devices' locks are held at once: each may inherit from the other.
+        let arrived: Vec<_> =
+            self.lock().inherited.range(..upto).map(|(&ticket, from)| (ticket, *from)).collect();
+        for (ticket, (from, range)) in arrived {
+            let error = from.find(range, &mut BTreeSet::new());
+            let mut state = self.lock();
+            if let Some(error) = error {
+                state.note(ticket, error);
+            }
+            state.inherited.remove(&ticket);
+        }
+        self.checked.fetch_max(upto, Ordering::Relaxed);
+    }
+
+    /// Takes the entries that kernels have filled.
+    #[allow(unsafe_code)]
+    fn collect(&self) {
         let any = self.table as *mut u32;
         let mut messages = Vec::new();
         // SAFETY: the table lives as long as the process, and `any` is its first word.
@@ -211,17 +274,13 @@ impl Faults {
                 let op = state.operation(ticket);
                 let error = Error::IndexOutOfRange { op: op.into(), index: entry.index, size: entry.size };
                 messages.push(error.to_string());
-                state.found.entry(ticket).or_insert((error, false));
-                while state.found.len() > REMEMBERED {
-                    state.found.pop_first();
-                }
+                state.note(ticket, error);
             }
         }
         // With no lock held: a logger may do anything.
         for message in messages {
             log::error!("{message}");
         }
-        self.checked.fetch_max(upto, Ordering::Relaxed);
     }
 
     /// The part of a dependence that is not known to be clean.
@@ -232,7 +291,8 @@ impl Faults {
         let state = self.lock();
         let tickets = range.first..=range.last;
         if state.found.range(tickets.clone()).next().is_some()
-            || state.captured.range(tickets).next().is_some()
+            || state.captured.range(tickets.clone()).next().is_some()
+            || state.inherited.range(tickets).next().is_some()
         {
             return range;
         }
@@ -331,6 +391,35 @@ mod tests {
         assert!(faults.take_unreported().unwrap().to_string().contains("scatter_add"));
         assert!(faults.take_unreported().is_none(), "once");
         assert!(faults.report(bad.range()).is_some(), "reads go on reporting it");
+    }
+
+    #[test]
+    fn faults_go_with_values_to_another_device() {
+        let [a, b, c] = [faults(), faults(), faults()].map(|faults| &*Box::leak(Box::new(faults)));
+        let [bad, good] = ["gather", "select"].map(|op| a.open(op).table);
+        let here = [bad, good].map(|table| b.inherit(a, table.range()));
+        let far = c.inherit(b, here[0]);
+        let later = b.open("gather").table.range();
+        device_fault(&bad, 6, 2);
+        assert_eq!(b.prune(here[1]), here[1], "not yet arrived");
+        c.end_wait(c.begin_wait());
+        assert!(c.report(far).unwrap().to_string().contains("gather: index 6"), "through two devices");
+        b.end_wait(b.begin_wait());
+        for _ in 0..2 {
+            assert!(b.report(here[0].join(later)).unwrap().to_string().contains("gather: index 6"));
+        }
+        assert!(b.report(here[1]).is_none() && b.prune(here[1]).is_none());
+        assert!(a.take_unreported().is_some(), "where it happened it is still to be reported");
+    }
+
+    #[test]
+    fn devices_that_inherit_from_each_other_come_to_an_end() {
+        let [a, b] = [faults(), faults()].map(|faults| &*Box::leak(Box::new(faults)));
+        let everything = Range { first: 1, last: 9 };
+        let (there, back) = (b.inherit(a, everything), a.inherit(b, everything));
+        a.end_wait(a.begin_wait());
+        b.end_wait(b.begin_wait());
+        assert!(a.report(back).is_none() && b.report(there).is_none());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use burn_backend::{Distribution, Scalar, Shape, TensorMetadata, get_device_setti
 use burn_std::DType;
 use kiln_fusion::graph::Graph as Ops;
 use kiln_fusion::{Declined, DrawState, GraphCompiler, History, Run, Value, interpret_graph};
-use kiln_surface::{Defaults, Kind, Op};
+use kiln_surface::{Defaults, Kind, Op, ValueId};
 
 use crate::Cuda;
 use crate::burn::done;
@@ -114,6 +114,10 @@ impl GraphCompiler for Cuda {
     /// A copy of what lies in a slot, so that the next replay need not wait for the reader.
     fn unshare(shared: Value<Cuda>) -> Value<Cuda> {
         let kind = shared.kind();
+        // No slot holds quantised numbers.
+        if kind == Kind::Quantized {
+            return shared;
+        }
         let shared = tensor(shared);
         let index = shared.device().index;
         value(kind, if shared.storage().is_slot() { done(index, copy(&shared)) } else { shared })
@@ -177,13 +181,14 @@ fn value(kind: Kind, tensor: CudaTensor) -> Value<Cuda> {
         Kind::Float => Value::Float(tensor),
         Kind::Int => Value::Int(tensor),
         Kind::Bool => Value::Bool(tensor),
-        Kind::Quantized => Value::Quantized(tensor),
+        Kind::Quantized => unreachable!("graphs with such inputs or outputs are not captured"),
     }
 }
 
 fn tensor(value: Value<Cuda>) -> CudaTensor {
     match value {
-        Value::Float(t) | Value::Int(t) | Value::Bool(t) | Value::Quantized(t) => t,
+        Value::Float(t) | Value::Int(t) | Value::Bool(t) => t,
+        Value::Quantized(_) => unreachable!("graphs with such inputs or outputs are not captured"),
     }
 }
 
@@ -216,6 +221,10 @@ fn capture(device: &'static Device, history: &History) -> std::result::Result<Ca
     let markers = markers.ok_or("a bool scalar is a parameter, or there are too many scalars")?;
     let draws: Vec<DrawState> = (0..ops.draws).map(|k| DrawState { seed: 0, offset: k.into() }).collect();
 
+    let quantized = |id: &ValueId| ops.value(*id).kind == Kind::Quantized;
+    if ops.inputs().any(|id| quantized(&id)) || ops.outputs.iter().any(quantized) {
+        return Err("quantised tensors go in or come out".into());
+    }
     let text = |error: Error| error.to_string();
     let inputs: Vec<_> = ops.inputs().collect();
     let mut slots = Vec::with_capacity(inputs.len());

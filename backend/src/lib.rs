@@ -1,6 +1,6 @@
 //! `Cuda`: an eager [Burn](burn_backend) backend for NVIDIA GPUs.
 //!
-//! Read in this order: [`layout`] (where elements lie), [`tensor`], `ops` (what can be done with tensors), `kernels`
+//! Read in this order: [`layout`] (where elements lie), [`tensor`] and [`qtensor`], `ops` (what can be done with tensors), `kernels`
 //! (the CUDA code and its launchers), `driver` and `memory` (the CUDA driver), `compile` (NVRTC and its cache),
 //! `burn` (Burn's traits, which hand over to `ops`).
 //!
@@ -21,6 +21,7 @@ mod kernels;
 pub mod layout;
 mod memory;
 mod ops;
+pub mod qtensor;
 pub mod tensor;
 
 pub use burn::Cuda;
@@ -31,4 +32,5 @@ pub use driver::event::Event;
 pub use driver::graph::Graph;
 pub use error::{Error, Result};
 pub use memory::MemoryStats;
+pub use qtensor::CudaQTensor;
 pub use tensor::CudaTensor;

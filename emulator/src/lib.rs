@@ -13,7 +13,8 @@
 //! - A fault ends its launch and is reported, with what happened and where, by the next call that waits, as
 //!   `CUDA_ERROR_UNKNOWN`; the device goes on.
 //!
-//! Environment: `KILN_EMULATOR_DEVICES` (2), `KILN_EMULATOR_SMS` (8) and `KILN_EMULATOR_SEED` (1, the order in which threads run).
+//! Environment: `KILN_EMULATOR_DEVICES` (2), `KILN_EMULATOR_SMS` (8) and `KILN_EMULATOR_SEED` (1, the order in which threads run);
+//! `KILN_EMULATOR_REJECT=ENTRY:N` rejects a launch (`driver/faults.rs`).
 //!
 //! What it does not tell: speed, the exact rounding of the device's own functions, and orders of memory accesses that only
 //! hardware produces.

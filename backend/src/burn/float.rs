@@ -1,6 +1,6 @@
 //! `FloatTensorOps`, a line per method.
 
-use super::{cat, read, run, run_on, unsupported};
+use super::{cat, read, run, run_on};
 use crate::ops::elementwise::*;
 use crate::ops::{cumulative, data, grid_sample, index, matmul, nd, random, reduce, sort, view};
 use crate::{Cuda, CudaDevice, CudaTensor};

@@ -1,6 +1,6 @@
 //! `IntTensorOps`, a line per method.
 
-use super::{cat, default_int, read, run, run_on, unsupported};
+use super::{cat, default_int, read, run, run_on};
 use crate::ops::elementwise::*;
 use crate::ops::{cumulative, data, index, int_matmul, nd, random, reduce, sort, view};
 use crate::{Cuda, CudaDevice, CudaTensor};

@@ -4,14 +4,13 @@ mod activation;
 mod bool;
 mod float;
 mod int;
+mod ir;
 mod module;
 mod quantized;
 mod transaction;
 
-use burn_backend::quantization::{QuantPropagation, QuantScheme};
 use burn_backend::{
-    Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, QTensorPrimitive, TensorData,
-    get_device_settings,
+    Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, TensorData, get_device_settings,
 };
 use burn_std::DType;
 
@@ -19,6 +18,7 @@ use crate::device::{CudaDevice, Device};
 use crate::driver::context::device_count;
 use crate::error::{Error, Result};
 use crate::ops::{data, index};
+use crate::qtensor::CudaQTensor;
 use crate::tensor::CudaTensor;
 
 /// The eager CUDA backend: each operation is queued on the device when it is called.
@@ -55,14 +55,6 @@ macro_rules! run_on {
 }
 use run_on;
 
-/// The one way in which a method that is still missing fails.
-macro_rules! unsupported {
-    ($method:ident) => {
-        panic!("not supported yet: {}", stringify!($method))
-    };
-}
-use unsupported;
-
 /// The device's default integer dtype.
 fn default_int(tensor: &CudaTensor) -> DType {
     get_device_settings::<Cuda>(&CudaDevice::new(tensor.device().index)).int_dtype.into()
@@ -90,7 +82,7 @@ impl BackendTypes for Cuda {
     type IntElem = i32;
     type BoolTensorPrimitive = CudaTensor;
     type BoolElem = bool;
-    type QuantizedTensorPrimitive = CudaTensor;
+    type QuantizedTensorPrimitive = CudaQTensor;
 }
 
 impl Backend for Cuda {
@@ -110,25 +102,26 @@ impl Backend for Cuda {
         done(device.index, device.empty_cache());
     }
 
-    fn dtype_usage(_device: &CudaDevice, dtype: DType) -> DTypeUsageSet {
-        match (crate::dtype::Elem::of("dtype_usage", dtype), dtype) {
-            (Ok(_), DType::F16 | DType::BF16) => DTypeUsage::general() | DTypeUsage::Accelerated,
-            (Ok(_), _) => DTypeUsage::general(),
-            (Err(_), _) => DTypeUsageSet::empty(),
+    /// Quantised numbers are stored and converted; arithmetic on them is that of floats. Matrix units serve 16-bit floats,
+    /// f32 once TF32 is allowed, and f64 where the device has units for it.
+    fn dtype_usage(device: &CudaDevice, dtype: DType) -> DTypeUsageSet {
+        if let DType::QFloat(scheme) = dtype {
+            let stored = crate::qtensor::check_scheme("dtype_usage", &scheme).is_ok();
+            return if stored { DTypeUsage::Storage.into() } else { DTypeUsageSet::empty() };
         }
+        if crate::dtype::Elem::of("dtype_usage", dtype).is_err() {
+            return DTypeUsageSet::empty();
+        }
+        let accelerated = match dtype {
+            DType::F16 | DType::BF16 => true,
+            DType::F32 | DType::Flex32 => crate::ops::matmul::tf32_allowed(),
+            DType::F64 => device.props().is_ok_and(|props| props.has_f64_matrix_units()),
+            _ => false,
+        };
+        if accelerated { DTypeUsage::general() | DTypeUsage::Accelerated } else { DTypeUsage::general() }
     }
 
     fn device_count(_type_id: u16) -> usize {
         device_count().unwrap_or(0)
-    }
-}
-
-impl QTensorPrimitive for CudaTensor {
-    fn scheme(&self) -> &QuantScheme {
-        unsupported!(scheme)
-    }
-
-    fn propagation(&self) -> QuantPropagation {
-        unsupported!(propagation)
     }
 }

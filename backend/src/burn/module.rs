@@ -1,6 +1,6 @@
 //! `ModuleOps`, a line per method.
 
-use super::{default_int, run, unsupported};
+use super::{default_int, run};
 use crate::ops::{attention, conv, ctc, deform, fft, index, interpolate, matmul, norm, pool};
 use crate::{Cuda, CudaTensor};
 use burn_backend::ops::{

@@ -1,7 +1,10 @@
 //! The primary context of a device, its stream, plain memory calls and copies.
 
+use std::sync::Mutex;
+
 use cudarc::driver::sys;
 
+use super::event::Event;
 use super::library::{self, Library};
 use super::{CUDA_NEEDED, check};
 use crate::error::{Error, Result};
@@ -30,6 +33,11 @@ impl DeviceProps {
         let (major, minor) = self.compute_capability;
         let specific = if major >= 9 { "a" } else { "" };
         format!("sm_{major}{minor}{specific}")
+    }
+
+    /// Whether matrix units compute in f64 at more than the rate of the other units: the data-centre devices.
+    pub(crate) fn has_f64_matrix_units(&self) -> bool {
+        matches!(self.compute_capability, (8 | 9 | 10, 0))
     }
 }
 
@@ -86,6 +94,7 @@ pub(crate) fn usable_device(index: usize) -> Result<(sys::CUdevice, DeviceProps)
 #[derive(Debug)]
 pub(crate) struct Context {
     index: usize,
+    device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
 }
@@ -102,7 +111,7 @@ impl Context {
         let mut context = std::ptr::null_mut();
         // SAFETY: `context` is a valid place and `device` a device of this driver.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
-        let mut this = Context { index, context, stream: std::ptr::null_mut() };
+        let mut this = Context { index, device, context, stream: std::ptr::null_mut() };
         this.make_current()?;
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current and `stream` a valid place.
@@ -168,6 +177,61 @@ impl Context {
     pub(crate) unsafe fn copy_on_device(&self, target: u64, source: u64, bytes: usize) -> Result<()> {
         // SAFETY: the caller vouches for both ranges.
         check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, bytes, self.stream()) })
+    }
+
+    /// Queues a copy to another device's memory. It comes after what either device's stream holds, and what either gets
+    /// later comes after it: the source may be freed and the target used as if both were on one stream.
+    ///
+    /// # Safety
+    /// Both ranges hold `bytes` bytes of live memory, `source` on this device and `target` on that of `to`.
+    pub(crate) unsafe fn copy_to_peer(
+        &'static self,
+        to: &'static Context,
+        target: u64,
+        source: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        let free = Event::new(to, false)?;
+        free.record()?;
+        free.hold(self)?;
+        self.allow_peer(to);
+        // SAFETY: the caller vouches for both ranges; both contexts are retained for the life of the process.
+        check("cuMemcpyPeerAsync", unsafe {
+            sys::cuMemcpyPeerAsync(target, to.context, source, self.context, bytes, self.stream())
+        })?;
+        let copied = Event::new(self, false)?;
+        copied.record()?;
+        copied.hold(to)
+    }
+
+    /// Lets copies from here to `to` go straight between the devices, if they can; others go through the host. This
+    /// context is current.
+    fn allow_peer(&self, to: &Context) {
+        static ASKED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+        let mut asked = ASKED.lock().unwrap_or_else(|e| e.into_inner());
+        let pair = (self.index, to.index);
+        if asked.contains(&pair) {
+            return;
+        }
+        asked.push(pair);
+        let mut can = 0;
+        // SAFETY: `can` is a valid place, and both are devices of this driver.
+        let status = unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.device, to.device) };
+        let enabled = check("cuDeviceCanAccessPeer", status).and_then(|()| match can {
+            0 => Ok(false),
+            // SAFETY: both contexts live, and this one is current; 0 is the only valid flag.
+            _ => match unsafe { sys::cuCtxEnablePeerAccess(to.context, 0) } {
+                // By other code in this process.
+                sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(true),
+                status => check("cuCtxEnablePeerAccess", status).map(|()| true),
+            },
+        });
+        match enabled {
+            Ok(direct) => {
+                log::info!("copies from cuda:{} to cuda:{} are direct: {direct}", self.index, to.index)
+            }
+            Err(error) => log::warn!("copies from cuda:{} to cuda:{}: {error}", self.index, to.index),
+        }
     }
 
     /// Queues zeros over a range.

@@ -36,6 +36,13 @@ impl Event {
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.event, self.context.stream()) })
     }
 
+    /// Makes what is queued later on `context`'s stream wait for the mark; the device of `context` may be another.
+    pub(crate) fn hold(&self, context: &Context) -> Result<()> {
+        context.make_current()?;
+        // SAFETY: the event lives, and the driver keeps what the wait needs; 0 is the only valid flag.
+        check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(context.stream(), self.event, 0) })
+    }
+
     /// Whether the device has passed the mark.
     ///
     /// # Errors

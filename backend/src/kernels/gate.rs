@@ -47,7 +47,8 @@ impl Instance {
 fn instances() -> Vec<Instance> {
     use super::{
         argwhere, attention, cross, ctc, cumulative, deform, elementwise, fft, gather, grid_sample, im2col,
-        int_matmul, interpolate, layer_norm, nd, pool, random, reduce, scatter, softmax, sort,
+        int_matmul, interpolate, layer_norm, nd, pool, quantize, quantized_move, random, reduce, scatter,
+        softmax, sort,
     };
     let all = [
         argwhere::instances(),
@@ -66,6 +67,8 @@ fn instances() -> Vec<Instance> {
         layer_norm::instances(),
         nd::instances(),
         pool::instances(),
+        quantize::instances(),
+        quantized_move::instances(),
         random::instances(),
         reduce::instances(),
         scatter::instances(),

@@ -28,7 +28,7 @@ pub(crate) enum Along {
 
 impl Along {
     /// The strides of `index` in loops over the tensor of gathered (or scattered) elements, which has `rank` dimensions.
-    pub(super) fn index_strides(self, index: &CudaTensor, rank: usize, dim: usize) -> Strides {
+    pub(crate) fn index_strides(self, index: &CudaTensor, rank: usize, dim: usize) -> Strides {
         match self {
             Along::Elements => index.layout().strides().into(),
             Along::Slices => {

@@ -37,6 +37,8 @@ pub(crate) mod interpolate;
 pub(crate) mod layer_norm;
 pub(crate) mod nd;
 pub(crate) mod pool;
+pub(crate) mod quantize;
+pub(crate) mod quantized_move;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod scatter;
@@ -70,6 +72,7 @@ kernel_file!(pub(crate) COMMON_REDUCE, "common/reduce.cuh");
 kernel_file!(pub(crate) WRAPPING, "common/wrapping.cuh");
 kernel_file!(pub(crate) LOOPS, "common/loops.cuh");
 kernel_file!(pub(crate) TAPS, "common/taps.cuh");
+kernel_file!(pub(crate) QUANTIZED, "common/quantized.cuh");
 
 /// The value of a macro.
 #[derive(Debug, Clone, Copy)]

@@ -19,6 +19,8 @@ use crate::tensor::CudaTensor;
 const PIECE_BYTES: usize = 16 << 20;
 /// Pieces in flight.
 const PIECES: usize = 3;
+/// Pieces in flight when they are small: each has a pinned buffer, which is slow to make.
+const SMALL_PIECES: usize = 64;
 
 /// A tensor with the data's shape and dtype. Returns before the device has the bytes.
 ///
@@ -128,7 +130,8 @@ pub(crate) fn into_data(tensor: CudaTensor) -> Result<TensorData> {
 pub(crate) fn into_data_many(tensors: Vec<CudaTensor>) -> Result<Vec<TensorData>> {
     let tensors = tensors.iter().map(CudaTensor::contiguous).collect::<Result<Vec<_>>>()?;
     let mut bytes: Vec<Vec<u8>> = Vec::with_capacity(tensors.len());
-    let mut pending = VecDeque::new();
+    let mut pending: VecDeque<Piece> = VecDeque::new();
+    let mut on_the_way = 0;
     for (k, tensor) in tensors.iter().enumerate() {
         let len = tensor.len() * tensor.elem().size_bytes();
         bytes.push(vec![0; len]);
@@ -137,13 +140,16 @@ pub(crate) fn into_data_many(tensors: Vec<CudaTensor>) -> Result<Vec<TensorData>
         device.not_capturing("into_data")?;
         let mut start = 0;
         while start < len {
-            if pending.len() == PIECES
+            let size = (len - start).min(PIECE_BYTES);
+            // Small tensors are on the way before the first wait.
+            while (on_the_way + size > PIECES * PIECE_BYTES || pending.len() == SMALL_PIECES)
                 && let Some(piece) = pending.pop_front()
             {
+                on_the_way -= piece.size;
                 finish(piece, &mut bytes)?;
             }
-            let size = (len - start).min(PIECE_BYTES);
             pending.push_back(begin(tensor, k, start, size)?);
+            on_the_way += size;
             start += size;
         }
     }
@@ -200,13 +206,34 @@ fn finish(piece: Piece, bytes: &mut [Vec<u8>]) -> Result<()> {
     Ok(())
 }
 
-/// The tensor on another device; itself when it is there already.
+/// The tensor on another device; itself when it is there already. Returns before the bytes have arrived: the devices'
+/// streams wait for each other, the host for neither.
+///
+/// # Errors
+/// `Error::OutOfMemory`, a driver error, `Error::Capturing`: a graph belongs to one device.
+#[allow(unsafe_code)]
 pub(crate) fn to_device(tensor: CudaTensor, device: &'static Device) -> Result<CudaTensor> {
-    if tensor.device().index == device.index {
+    const OP: &str = "to_device";
+    let from = tensor.device();
+    if from.index == device.index {
         return Ok(tensor);
     }
-    // Through the host: right on any machine, whether or not its devices reach each other.
-    from_data(into_data(tensor)?, device, "to_device")
+    from.not_capturing(OP)?;
+    let source = tensor.contiguous()?;
+    let out = CudaTensor::empty(device, source.layout().shape().clone(), source.dtype(), OP)?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    (from.enter()?, device.enter()?);
+    let bytes = source.len() * source.elem().size_bytes();
+    // SAFETY: contiguous tensors cover exactly these ranges of live storages on these devices.
+    let copied = unsafe { from.context.copy_to_peer(device.context, out.ptr(), source.ptr(), bytes) };
+    copied.map_err(|error| from.note(error).within(OP, &[&source]))?;
+    let faults = from.faults.prune(source.storage().faults());
+    if !faults.is_none() {
+        out.storage().set_faults(device.faults.inherit(&from.faults, faults));
+    }
+    Ok(out)
 }
 
 /// An uninitialised tensor.

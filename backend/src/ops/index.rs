@@ -66,6 +66,38 @@ fn selected_shape(op: &'static str, x: &CudaTensor, dim: usize, index: &CudaTens
     Ok(Shape::from(shape))
 }
 
+/// The shape of what `index` names of a tensor of shape `dims`, and the index as kernels read it.
+pub(crate) fn indexed_shape(
+    op: &'static str,
+    dims: &[usize],
+    dim: usize,
+    index: &CudaTensor,
+    along: Along,
+) -> Result<(Shape, CudaTensor)> {
+    let error =
+        |detail: String| Err(Error::Shape { op, detail, shapes: vec![dims.to_vec(), index.dims().to_vec()] });
+    if dim >= dims.len() {
+        return error(format!("there is no dimension {dim}"));
+    }
+    let mut shape = dims.to_vec();
+    match (along, index.dims()) {
+        (Along::Slices, &[count]) => shape[dim] = count,
+        (Along::Slices, _) => return error("the indices must have one dimension".into()),
+        (Along::Elements, of_index) => {
+            let fits =
+                of_index.len() == dims.len() && (0..dims.len()).all(|d| d == dim || of_index[d] == dims[d]);
+            if !fits {
+                return error(format!("shapes may differ in dimension {dim} only"));
+            }
+            shape[dim] = of_index[dim];
+        }
+    }
+    if dims[dim] == 0 && !shape.contains(&0) {
+        return error(format!("there are indices into dimension {dim}, which is empty"));
+    }
+    Ok((Shape::from(shape), kernel_index(op, index)?))
+}
+
 /// `y[i] = x[i with index[i] in dimension dim]`.
 ///
 /// Shapes: `index` has `x`'s but for `dim`; `y` has `index`'s.

@@ -35,6 +35,10 @@ pub(crate) fn allow_tf32(allow: bool) {
     TF32.store(allow, Ordering::Relaxed);
 }
 
+pub(crate) fn tf32_allowed() -> bool {
+    TF32.load(Ordering::Relaxed)
+}
+
 /// Bytes of scratch memory that an algorithm may use; NVIDIA recommends 32 MiB for Hopper.
 const WORKSPACE_BYTES: usize = 32 << 20;
 /// Multiply-adds from which an algorithm's choice is measured: below, the host's share of a call dominates.
@@ -742,7 +746,7 @@ fn planned(
     let problem = Problem {
         elem: a.elem(),
         out: out.elem(),
-        tf32: a.elem() == Elem::F32 && TF32.load(Ordering::Relaxed),
+        tf32: a.elem() == Elem::F32 && tf32_allowed(),
         m,
         n,
         k: a.dims()[rank - 1],

@@ -17,6 +17,7 @@ pub(crate) mod matmul;
 pub(crate) mod nd;
 pub(crate) mod norm;
 pub(crate) mod pool;
+pub(crate) mod quantize;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod softmax;

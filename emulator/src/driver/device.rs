@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::status::Status;
-use super::{answer, faults, handles, put};
+use super::{answer, faults, handles, lock, put};
 
 /// CUDA 13.0.
 const VERSION: c_int = 13_000;
@@ -196,6 +196,45 @@ pub(crate) unsafe extern "C" fn cuCtxSetCurrent(context: usize) -> Status {
         Ok(())
     };
     answer(set())
+}
+
+/// The device of a context.
+pub(crate) fn of(context: usize) -> Result<u32, Status> {
+    ready()?;
+    handles::get::<Context>(context).map(|context| context.device).ok_or(Status::InvalidContext)
+}
+
+/// Whether a device can address another's memory: all can.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> Status {
+    let find = || {
+        let (device, peer) = (known(device)?, known(peer)?);
+        // SAFETY: the caller passes a valid place or null.
+        unsafe { put(can, (device != peer) as c_int) }
+    };
+    answer(find())
+}
+
+/// Lets copies of the current context go straight to another's device. Kernels still may not address its memory.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCtxEnablePeerAccess(context: usize, flags: u32) -> Status {
+    static ENABLED: Mutex<Vec<(u32, u32)>> = Mutex::new(Vec::new());
+    let enable = || {
+        let pair = (current()?, of(context)?);
+        if flags != 0 {
+            return Err(Status::InvalidValue);
+        }
+        if pair.0 == pair.1 {
+            return Err(Status::InvalidDevice);
+        }
+        let mut enabled = lock(&ENABLED);
+        if enabled.contains(&pair) {
+            return Err(Status::PeerAccessAlreadyEnabled);
+        }
+        enabled.push(pair);
+        Ok(())
+    };
+    answer(enable())
 }
 
 /// The calling thread's context, or null.

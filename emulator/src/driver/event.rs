@@ -145,6 +145,28 @@ pub(crate) unsafe extern "C" fn cuEventSynchronize(handle: usize) -> Status {
     answer(synchronize())
 }
 
+/// Makes what comes later in a stream, which may be another device's, wait for the last record of the event. There is no
+/// flag. A stream under capture cannot wait for work outside of it here, nor one outside for captured work.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamWaitEvent(stream: usize, handle: usize, flags: u32) -> Status {
+    let wait = || {
+        let event = event(handle)?;
+        let stream = resolve(stream)?;
+        if flags != 0 {
+            return Err(Status::InvalidValue);
+        }
+        let place = event.place()?;
+        if let Some(capture) = stream.capture() {
+            return Err(capture.refuse());
+        }
+        match place {
+            Some((other, number)) => stream.enqueue(Work::Wait { stream: other, number }).map(|_| ()),
+            None => Ok(()),
+        }
+    };
+    answer(wait())
+}
+
 /// Milliseconds between the moments at which two events of a device were passed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuEventElapsedTime_v2(ms: *mut f32, start: usize, end: usize) -> Status {

@@ -3,13 +3,15 @@
 //! A fault belongs to the operating-system thread that queued the work. Its next synchronising call returns
 //! `CUDA_ERROR_UNKNOWN` with the text; the device goes on, so that one broken kernel fails one test. A process that ends
 //! with faults that nobody was told of ends with status 86.
+//!
+//! For tests of what follows a failure, `KILN_EMULATOR_REJECT=ENTRY:N` makes the driver reject the N-th launch (from 1)
+//! of kernels with this entry point, once.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::io::Write as _;
-use std::sync::Mutex;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Once, OnceLock};
 
 use super::lock;
 use super::status::Status;
@@ -98,6 +100,24 @@ pub(crate) fn peek() -> Result<(), Status> {
 /// What the calling thread was last told.
 pub(crate) fn last_told() -> Option<&'static CStr> {
     LAST_TOLD.get()
+}
+
+/// The launch that `KILN_EMULATOR_REJECT` names.
+fn rejected() -> Option<&'static (String, u64)> {
+    static REJECTED: OnceLock<Option<(String, u64)>> = OnceLock::new();
+    let read = || {
+        let text = std::env::var("KILN_EMULATOR_REJECT").ok()?;
+        let (entry, number) = text.rsplit_once(':')?;
+        Some((entry.to_owned(), number.parse().ok()?))
+    };
+    REJECTED.get_or_init(read).as_ref()
+}
+
+/// Whether this launch of the entry point is to be rejected; counts it.
+pub(crate) fn rejects(entry: &str) -> bool {
+    static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+    let Some((wanted, number)) = rejected() else { return false };
+    entry == wanted && LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1 == *number
 }
 
 /// Makes untold faults show in the exit status of the process.

@@ -186,6 +186,31 @@ pub(crate) unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     answer(resolve(stream).and_then(|stream| stream.enqueue(work).map(|_| ())))
 }
 
+/// Queues a copy between the devices of two contexts.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpyPeerAsync(
+    to: u64,
+    to_context: usize,
+    from: u64,
+    from_context: usize,
+    bytes: usize,
+    stream: usize,
+) -> Status {
+    let copy = || {
+        let stream = resolve(stream)?;
+        for (address, context) in [(to, to_context), (from, from_context)] {
+            let device = device::of(context)?;
+            if bytes > 0 && !reachable(address, device) {
+                return Err(Status::InvalidValue);
+            }
+        }
+        let work =
+            Work::Copy { what: "cuMemcpyPeerAsync", to, from, bytes, check_to: true, check_from: true };
+        stream.enqueue(work).map(|_| ())
+    };
+    answer(copy())
+}
+
 /// Queues a fill with one byte.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: usize) -> Status {

@@ -115,6 +115,9 @@ pub(crate) unsafe extern "C" fn cuLaunchKernel(
         let function = entry.function();
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         validate(function.max_threads, grid, block, shared_bytes)?;
+        if faults::rejects(&function.name) {
+            return Err(Status::LaunchOutOfResources);
+        }
         if !extra.is_null() || params.is_null() && !function.params.is_empty() {
             return Err(Status::InvalidValue);
         }

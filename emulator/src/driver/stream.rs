@@ -26,6 +26,8 @@ pub(crate) enum Work {
     Fill { to: u64, value: u8, bytes: usize },
     /// The n-th record of an event.
     Record { event: Arc<Event>, number: u64 },
+    /// A stop until another stream has done so many of its operations.
+    Wait { stream: Arc<Stream>, number: u64 },
     /// All nodes of a graph, in order.
     Replay { nodes: Arc<Vec<Work>> },
     /// A call of a library.
@@ -39,6 +41,7 @@ impl std::fmt::Debug for Work {
             Work::Copy { what, .. } => what,
             Work::Fill { .. } => "Fill",
             Work::Record { .. } => "Record",
+            Work::Wait { .. } => "Wait",
             Work::Replay { .. } => "Replay",
             Work::Library(_) => "Library",
         })
@@ -80,6 +83,8 @@ impl Work {
                 event.pass(*number);
                 Ok(())
             }
+            // It is not taken from the queue before.
+            Work::Wait { .. } => Ok(()),
             // A fault of one node does not keep the others from running.
             Work::Replay { nodes } => nodes.iter().map(Work::run).fold(Ok(()), Result::and),
             Work::Library(call) => call(),
@@ -173,9 +178,28 @@ impl Stream {
         Ok(queued)
     }
 
-    /// Runs the oldest operation, if there is one.
+    /// Operations that have been taken from the queue.
+    fn taken(&self) -> u64 {
+        let queue = lock(&self.queue);
+        queue.appended - queue.waiting.len() as u64
+    }
+
+    /// What the oldest operation waits for, if it has to; the caller holds the execution lock.
+    fn blocked(&self) -> Option<(Arc<Stream>, u64)> {
+        let oldest = match lock(&self.queue).waiting.front() {
+            Some(Operation { work: Work::Wait { stream, number }, .. }) => (stream.clone(), *number),
+            _ => return None,
+        };
+        (oldest.0.taken() < oldest.1).then_some(oldest)
+    }
+
+    /// Runs the oldest operation, if there is one; where it waits for another stream, that one goes a step further.
     pub(crate) fn run_one(&self) {
-        let _execution = lock(&EXECUTION);
+        let execution = lock(&EXECUTION);
+        if let Some((other, _)) = self.blocked() {
+            drop(execution);
+            return other.run_one();
+        }
         let oldest = lock(&self.queue).waiting.pop_front();
         if let Some(operation) = oldest {
             operation.run();
@@ -185,7 +209,14 @@ impl Stream {
     /// Runs the queue up to and with the operation of this number. Between two operations, other threads may run theirs.
     pub(crate) fn run_until(&self, number: u64) {
         loop {
-            let _execution = lock(&EXECUTION);
+            let execution = lock(&EXECUTION);
+            if self.taken() < number
+                && let Some((other, before)) = self.blocked()
+            {
+                drop(execution);
+                other.run_until(before);
+                continue;
+            }
             let oldest = {
                 let mut queue = lock(&self.queue);
                 if queue.appended - queue.waiting.len() as u64 >= number {
@@ -334,7 +365,7 @@ pub(crate) unsafe extern "C" fn cuStreamEndCapture(stream: usize, graph: *mut us
 
 #[cfg(test)]
 mod tests {
-    use super::super::event::{cuEventElapsedTime_v2, cuEventQuery, cuEventSynchronize};
+    use super::super::event::{cuEventElapsedTime_v2, cuEventQuery, cuEventSynchronize, cuStreamWaitEvent};
     use super::super::memory::{cuMemFree_v2, cuMemFreeHost};
     use super::super::testing::{Bench, alloc, fill, new_stream, sync};
     use super::*;
@@ -447,6 +478,55 @@ mod tests {
             assert_eq!(cuMemFreeHost(out.as_mut_ptr().cast()), Status::Success);
             assert_eq!(cuMemFreeHost(out.as_mut_ptr().cast()), Status::InvalidValue);
         }
+    }
+
+    #[test]
+    fn a_stream_that_waits_runs_the_other_up_to_the_event() {
+        let bench = Bench::new();
+        let other = new_stream();
+        let (device, seen, after, event) = (alloc(4), bench.pinned(4), bench.pinned(4), bench.event());
+        for out in [&mut *seen, &mut *after] {
+            out.fill(0);
+        }
+        bench.fill(device, 5, 4);
+        bench.record(event);
+        bench.to_host(after, device);
+        // SAFETY: the calls take any numbers, and the host memory is page-locked.
+        unsafe {
+            assert_eq!(cuStreamWaitEvent(other, event, 0), Status::Success);
+            let copied =
+                super::super::memory::cuMemcpyDtoHAsync_v2(seen.as_mut_ptr().cast(), device, 4, other);
+            assert_eq!(copied, Status::Success);
+            // Recorded again: the wait is for the first record.
+            bench.record(event);
+            assert_eq!(sync(other), Status::Success);
+            assert_eq!((&*seen, &*after), (&[5; 4][..], &[0; 4][..]));
+            assert_eq!(cuStreamWaitEvent(other, bench.event(), 0), Status::Success, "never recorded");
+            assert_eq!(sync(other), Status::Success);
+        }
+        bench.sync();
+    }
+
+    #[test]
+    fn streams_that_wait_for_each_other_in_turns_come_to_an_end() {
+        let bench = Bench::new();
+        let other = new_stream();
+        let (device, out) = (alloc(4), bench.pinned(4));
+        for round in 0..3 {
+            let [there, back] = [bench.event(), bench.event()];
+            // SAFETY: the calls take any numbers.
+            unsafe {
+                bench.fill(device, 2 * round, 4);
+                bench.record(there);
+                assert_eq!(cuStreamWaitEvent(other, there, 0), Status::Success);
+                assert_eq!(fill(device, 2 * round + 1, 4, other), Status::Success);
+                assert_eq!(super::super::event::cuEventRecord(back, other), Status::Success);
+                assert_eq!(cuStreamWaitEvent(bench.stream, back, 0), Status::Success);
+            }
+        }
+        bench.to_host(out, device);
+        bench.sync();
+        assert_eq!(out, [5; 4]);
     }
 
     #[test]

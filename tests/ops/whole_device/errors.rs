@@ -1,8 +1,13 @@
 //! What fails, how it says so, and that everything works afterwards.
 
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use burn::optim::{GradientsParams, Optimizer, SgdConfig};
+use burn_autodiff::Autodiff;
 use burn_backend::ops::{ConvOptions, FloatTensorOps, IntTensorOps, ModuleOps};
 use burn_backend::tensor::{FloatTensor, IntTensor};
 use burn_backend::{Backend, DType, Shape, TensorData};
+use burn_tensor::Tensor;
 use kiln::{Cuda, CudaDevice};
 
 use crate::harness::family::{alone, caught, shared};
@@ -97,6 +102,106 @@ fn too_much_memory_is_an_error_with_figures() {
     // An op on what was there before.
     assert_eq!(read(Cuda::float_max(held)), Ok(vec![999.0]));
     assert_eq!(device().memory_stats().expect("the device is open").live_bytes, before);
+}
+
+/// A classifier over tokens.
+#[derive(Module, Debug)]
+struct Tokens<B: Backend> {
+    embedding: Embedding<B>,
+    first: Linear<B>,
+    second: Linear<B>,
+}
+
+type Trained = Autodiff<Cuda>;
+
+impl Tokens<Trained> {
+    fn new() -> Self {
+        let tokens = Tokens {
+            embedding: EmbeddingConfig::new(7, 6).init(&device()),
+            first: LinearConfig::new(6, 16).init(&device()),
+            second: LinearConfig::new(16, 3).init(&device()),
+        };
+        // Parameters are drawn when they are first used, and clones made before draw their own.
+        tokens.forward([0; 4], 1);
+        tokens
+    }
+
+    /// Each row is repeated `times` times on the way, without a copy before the first product.
+    fn forward(&self, tokens: [i32; 4], times: usize) -> Tensor<Trained, 2> {
+        let tokens = Tensor::<Trained, 2, burn_tensor::Int>::from_data(TensorData::from([tokens]), &device());
+        let x = self.embedding.forward(tokens).reshape([1, 4, 6]).expand([times, 4, 6]);
+        let x = burn_tensor::activation::relu(self.first.forward(x));
+        self.second.forward(x.mean_dim(0).reshape([4, 16]))
+    }
+
+    /// A step on these tokens, and its loss.
+    fn step(self, tokens: [i32; 4], times: usize) -> (Self, Tensor<Trained, 1>) {
+        let loss = self.forward(tokens, times).powi_scalar(2).mean();
+        let gradients = GradientsParams::from_grads(loss.backward(), &self);
+        (SgdConfig::new().init().step(0.05, self, gradients), loss)
+    }
+
+    fn losses(mut self, steps: usize) -> Vec<f32> {
+        let step = |k: usize| {
+            let (next, loss) = self.clone().step([0, 6, 3, (k % 7) as i32], 1);
+            self = next;
+            loss.into_scalar()
+        };
+        (0..steps).map(step).collect()
+    }
+}
+
+/// The device's memory, as an error gives it.
+fn total_bytes(text: &str) -> usize {
+    let (_, rest) = text.split_once(" free of ").expect("figures");
+    let (number, rest) = rest.split_once(' ').expect("a unit");
+    assert!(rest.starts_with("GiB"), "{text}");
+    (number.parse::<f64>().expect("a number") * (1u64 << 30) as f64) as usize
+}
+
+#[test]
+fn training_goes_on_after_out_of_memory_in_a_forward_pass() {
+    let _alone = alone();
+    let model = Tokens::new();
+    let undisturbed = model.clone().losses(3);
+    let before = device().memory_stats().expect("the device is open");
+    // More than the device has.
+    let text = caught(|| model.clone().step([1, 2, 3, 4], 1 << 34)).err().expect("a tebibyte and more");
+    for part in ["cuda:0", "out of memory", "TiB", "shapes [["] {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+    // More than is left: the cache is given back and the driver asked again. Each repetition is 24 floats where the first
+    // product needs them in a row.
+    let total = total_bytes(&text);
+    let held = Cuda::float_empty(Shape::from(vec![total / 8 / 4]), &device(), DType::F32.into());
+    let text =
+        caught(|| model.clone().step([1, 2, 3, 4], total / 16 * 15 / 96)).err().expect("so much is not left");
+    for part in ["cuda:0", "out of memory", "GiB asked for", "shapes [["] {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+    drop(held);
+    assert_eq!(model.clone().losses(3), undisturbed);
+    let after = device().memory_stats().expect("the device is open");
+    assert_eq!(after.live_bytes, before.live_bytes, "what the failed steps made is gone");
+    assert!(after.oom_count >= before.oom_count + 2);
+    works();
+}
+
+#[test]
+fn training_goes_on_after_a_token_out_of_range() {
+    let _alone = alone();
+    let model = Tokens::new();
+    let undisturbed = model.clone().losses(2);
+    let (spoilt, loss) = model.clone().step([0, 1, 7, 2], 1);
+    let parts = ["embedding", "index 7", "size 7"];
+    faulty(&loss.inner().into_primitive().tensor(), &parts);
+    // What was updated from it is spoilt; what was not is not.
+    faulty(&spoilt.first.weight.val().inner().into_primitive().tensor(), &parts);
+    assert!(read(model.first.weight.val().inner().into_primitive().tensor()).is_ok());
+    assert_eq!(model.losses(2), undisturbed);
+    drop(spoilt);
+    let _ = device().sync();
+    works();
 }
 
 #[test]

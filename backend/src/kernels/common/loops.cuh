@@ -1,4 +1,4 @@
-// The loop nest of gathers, scatters and cross products, innermost loop first.
+// The loop nest of gathers, scatters, cross products and views of quantised values, innermost loop first.
 
 #define MAX_DIMS 8
 #define OPERANDS 3
