@@ -2,8 +2,6 @@
 
 #[macro_use]
 mod harness;
-#[path = "cpu/readme.rs"]
-mod readme;
 
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend, DType, TensorData, TensorMetadata};
