@@ -17,9 +17,9 @@ use std::sync::RwLockWriteGuard;
 
 use burn_backend::ops::{
     ActivationOps, AttentionModuleOptions, BoolTensorOps, ConvOptions, DeformConvOptions, FloatTensorOps,
-    IntTensorOps, ModuleOps,
+    IntTensorOps, InterpolateMode, InterpolateOptions, ModuleOps,
 };
-use burn_backend::tensor::FloatTensor;
+use burn_backend::tensor::{FloatTensor, IndexingUpdateOp};
 use burn_backend::{
     Backend, BoolDType, DType, Distribution, IntDType, Scalar, Shape, Slice, TensorData, TensorMetadata,
 };
@@ -1743,4 +1743,85 @@ fn copies_of_more_than_four_gigabytes() {
         bytes.len() == n - 3 && bytes.chunks(PERIOD).all(|chunk| chunk == &back[..chunk.len()]),
         "a flip"
     );
+}
+
+// --- indices of several dimensions, images, transforms ---------------------------------------------------------------------
+
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn slices_named_by_two_indices() {
+    let _alone = begin("slices_named_by_two_indices");
+    let last = ROWS / 7 - 1;
+    let at = || reshape(ids(&[0, 3, last, 6, last, 0]), &[3, 2]);
+    let x = reshape(pattern(ROWS * COLS, DType::U8), &[ROWS / 7, 7, COLS]);
+    let expected: Vec<f64> = [3, 6, 0].iter().flat_map(|row| table(COLS, |i| v(row * COLS + i))).collect();
+    check("gather_nd", &Cuda::int_gather_nd(x.clone(), at()), &expected);
+    drop(x);
+    for how in [IndexingUpdateOp::Assign, IndexingUpdateOp::Add, IndexingUpdateOp::Max] {
+        let x = reshape(zeros(ROWS * COLS, DType::U8), &[ROWS / 7, 7, COLS]);
+        let values = reshape(full(3 * COLS, 1, DType::U8), &[3, COLS]);
+        let y = flat(Cuda::int_scatter_nd(x, at(), values, how));
+        assert_eq!(nonzero(&y), 3 * COLS, "{how:?}");
+        for row in [3, 7 * last + 6, 7 * last] {
+            assert_eq!(peek(&y, row * COLS, COLS), vec![1.0; COLS], "{how:?} of row {row}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn cross_products() {
+    let _alone = begin("cross_products");
+    let n = EDGE / 3 + 7;
+    let rows = |values: &[f64]| reshape(tiled(values, 3 * n, DType::F16), &[n, 3]);
+    let y = Cuda::float_cross(rows(&[1.0, 2.0, 3.0]), rows(&[3.0, 5.0, 7.0]), 1);
+    check("cross", &y, &[-1.0, 2.0, -1.0]);
+}
+
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn many_images_of_another_size() {
+    let _alone = begin("many_images_of_another_size");
+    let n = EDGE / 128 + 3;
+    let options = || InterpolateOptions::new(InterpolateMode::Nearest);
+    let x = reshape(tiled(&table(128, v), 128 * n, DType::F16), &[n, 1, 8, 16]);
+    let y = Cuda::interpolate(x.clone(), [16, 16], options());
+    check("interpolate", &y, &table(256, |i| v(i / 32 * 16 + i % 16)));
+    let dx = Cuda::interpolate_backward(x, y, [16, 16], options());
+    check("interpolate_backward", &dx, &table(128, |i| 2.0 * v(i)));
+}
+
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn transforms_of_many_lines() {
+    let _alone = begin("transforms_of_many_lines");
+    let n = (EDGE / 48 + 1) * 3;
+    let pulses = table(48, |i| if i % 16 == 0 { 1.0 + (i / 16) as f64 } else { 0.0 });
+    let x = reshape(tiled(&pulses, 16 * n, DType::F32), &[n, 16]);
+    let (re, im) = Cuda::rfft(x, 1, None);
+    check("the real part", &re, &table(27, |i| 1.0 + (i / 9) as f64));
+    assert_eq!(nonzero(&im), 0, "the imaginary part");
+    check("irfft", &Cuda::irfft(re, im, 1, None), &pulses);
+}
+
+/// Longer than two factors in shared memory.
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn a_transform_in_three_factors() {
+    let _alone = begin("a_transform_in_three_factors");
+    let n = 1 << 26;
+    let (re, im) = Cuda::rfft(marked(n, &[(3, 1)], DType::F32), 0, None);
+    for first in [0, 12_345_678, n / 2 - 8] {
+        let angle = |k: usize| std::f64::consts::TAU * 3.0 * (first + k) as f64 / n as f64;
+        for (got, expected) in [
+            (peek(&re, first, 8), table(8, |k| angle(k).cos())),
+            (peek(&im, first, 8), table(8, |k| -angle(k).sin())),
+        ] {
+            let close = got.iter().zip(&expected).all(|(g, e)| (g - e).abs() < 1e-5);
+            assert!(close, "bins from {first}: {got:?}, not {expected:?}");
+        }
+    }
+    let x = Cuda::irfft(re, im, 0, None);
+    let got = peek(&x, 0, 8);
+    assert!(got.iter().zip([0.0, 0.0, 0.0, 1.0, 0.0]).all(|(g, e)| (g - e).abs() < 1e-4), "{got:?}");
 }

@@ -42,13 +42,15 @@ struct Sequence {
     i64 steps;
     u32 states, blank;
     i32* label;
-    A* row[4];
+    A* rows;
+    u32 row_stride;
 
+    DEV A* row(u32 k) const { return rows + (u64)k * row_stride; }
     DEV A log_prob(i64 t, u32 s) const { return (A)load_value(p[t * stride + label[s]]); }
     DEV bool over_blank(u32 s) const { return s >= 2 && label[s] != (i32)blank && label[s] != label[s - 2]; }
 
     DEV void start(const T* log_probs, const i64* targets, const i64* input_lengths, const i64* target_lengths, i32* labels,
-                   A* rows, A* shared, const Problem& q, FaultTable faults) {
+                   A* long_rows, A* shared, const Problem& q, FaultTable faults) {
         const u64 n = blockIdx.x;
         const i64 most = q.width / 2;
         p = log_probs + n * q.classes;
@@ -57,8 +59,8 @@ struct Sequence {
         states = 2 * (u32)checked_index(target_lengths[n], most + 1, faults) + 1;
         blank = q.blank;
         label = labels + 3 * n * q.width;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) row[k] = q.width <= SHORT ? shared + k * SHORT : rows + (4 * n + k) * q.width;
+        rows = q.width <= SHORT ? shared : long_rows + 4 * n * q.width;
+        row_stride = q.width <= SHORT ? SHORT : q.width;
         for (u32 s = threadIdx.x; s < states; s += THREADS)
             label[s] = s % 2 ? (i32)checked_index(targets[n * most + s / 2], q.classes, faults) : (i32)blank;
         __syncthreads();
@@ -68,8 +70,8 @@ struct Sequence {
     DEV A loss(A* table, u32 width) const {
         const A none = Limits<A>::lowest();
         for (i64 t = 0; t < steps; ++t) {
-            A* now = row[t % 2];
-            const A* before = row[(t + 1) % 2];
+            A* now = row(t % 2);
+            const A* before = row((t + 1) % 2);
             for (u32 s = threadIdx.x; s < states; s += THREADS) {
                 A x = none;
                 if (t == 0) {
@@ -82,7 +84,7 @@ struct Sequence {
             }
             __syncthreads();
         }
-        const A* last = row[(steps - 1) % 2];
+        const A* last = row((steps - 1) % 2);
         return -log_sum(last[states - 1], states > 1 ? last[states - 2] : none, none);
     }
 };
@@ -124,8 +126,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const A scale = -(A)load_value(dy[blockIdx.x]);
     __syncthreads();  // alpha's last rows have been read
     for (i64 t = x.steps - 1; t >= 0; --t) {
-        A *now = x.row[t % 2], *share = x.row[2 + t % 2];
-        const A* later = x.row[(t + 1) % 2];
+        A *now = x.row(t % 2), *share = x.row(2 + t % 2);
+        const A* later = x.row((t + 1) % 2);
         A blanks = 0;
         for (u32 s = threadIdx.x; s < x.states; s += THREADS) {
             A beta;

@@ -39,8 +39,7 @@ pub(crate) enum Plan {
 /// The way for `n` samples.
 pub(crate) fn plan(elem: Elem, n: usize) -> Plan {
     match n {
-        ..16 => Plan::Direct,
-        _ if n.is_power_of_two() && n / 2 <= capacity(elem) => Plan::Shared(n / 2),
+        16.. if n.is_power_of_two() && n / 2 <= capacity(elem) => Plan::Shared(n / 2),
         ..=64 => Plan::Direct,
         _ if n.is_multiple_of(2) => Plan::Workspace { len: n / 2, odd: false },
         _ => Plan::Workspace { len: n, odd: true },
