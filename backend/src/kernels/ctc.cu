@@ -16,7 +16,7 @@
 // dtypes     T = f32 | f64 | f16 | bf16, all in Acc<T>, rounded once
 // requires   T > 0, blank < C; dx holds zeros before. An input length is taken into [1, T]
 // faults     a label outside [0, C), or a target length outside [0, S], is clamped and noted
-// launch     a block of 256 threads for each n
+// launch     a block of 256 threads for each n; two on a multiprocessor, since for more of them registers would spill
 // bound      latency: T steps one after another, twice with the gradient
 
 #define THREADS 256
@@ -90,7 +90,7 @@ struct Sequence {
 };
 
 #ifdef CASE_LOSS
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
     ctc(T* loss, i32* label, A* rows, const T* log_probs, const i64* targets, const i64* input_lengths,
         const i64* target_lengths, const __grid_constant__ Problem q, FaultTable faults) {
     __shared__ A shared[4 * SHORT];
@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
 
 #ifdef CASE_BACKWARD
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
     ctc(T* dx, i32* label, A* rows, A* alpha, const T* log_probs, const i64* targets, const i64* input_lengths,
         const i64* target_lengths, const T* dy, const __grid_constant__ Problem q, FaultTable faults) {
     __shared__ A shared[4 * SHORT];
