@@ -4,6 +4,7 @@ use burn_backend::{Backend, DType};
 
 use crate::Family;
 use crate::harness::family::large;
+use crate::harness::tolerance::epsilon;
 use crate::harness::{Arg, Body, Dense, Domain, Inputs, Rng, Tolerance, Value};
 
 #[derive(Debug)]
@@ -144,10 +145,14 @@ fn shape_with(rng: &mut Rng, n: usize) -> (Vec<usize>, usize) {
     (shape, dim)
 }
 
-/// Errors grow with the logarithm of the length; a chirp is three transforms of twice the length.
-fn tolerance(dtype: DType, n: usize) -> Tolerance {
+/// Errors grow with the logarithm of the length, and those of all outputs with the largest of any; a chirp is three
+/// transforms of twice the length.
+fn tolerance(dtype: DType, n: usize, expected: &[Dense]) -> Tolerance {
     let chirp = n > 64 && !n.is_power_of_two();
-    Tolerance::sum(dtype, n.ilog2() as usize + 1).times(if chirp { 3.0 } else { 1.0 })
+    let tolerance = Tolerance::sum(dtype, n.ilog2() as usize + 1).times(if chirp { 3.0 } else { 1.0 });
+    let all = expected.iter().flat_map(|x| x.as_floats());
+    let most = all.fold(1.0f64, |most, x| most.max(x.abs()));
+    Tolerance { relative: 1.5 * epsilon(dtype), absolute: tolerance.of_max * (most + 1.0), of_max: 0.0 }
 }
 
 fn rfft(dtype: DType) {
@@ -156,29 +161,21 @@ fn rfft(dtype: DType) {
         let n = length(rng);
         let (shape, dim) = shape_with(rng, n);
         let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
-        family.check_values(
-            &args,
-            &Rfft(dim, None),
-            &spectrum(&args[0].dense(), dim, n),
-            tolerance(dtype, n),
-        );
+        let expected = spectrum(&args[0].dense(), dim, n);
+        family.check_values(&args, &Rfft(dim, None), &expected, tolerance(dtype, n, &expected));
     });
     family.cases("rfft of another length", 2.0, |family, rng| {
         let (given, n) = (rng.pick(&[0, 1, 2, 7, 16, 33, 130, 300]), length(rng));
         let (shape, dim) = shape_with(rng, given);
         let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
-        family.check_values(
-            &args,
-            &Rfft(dim, Some(n)),
-            &spectrum(&args[0].dense(), dim, n),
-            tolerance(dtype, n),
-        );
+        let expected = spectrum(&args[0].dense(), dim, n);
+        family.check_values(&args, &Rfft(dim, Some(n)), &expected, tolerance(dtype, n, &expected));
     });
     family.cases("rfft of burn-flex", 0.5, |family, rng| {
         let n = 1 << rng.range(0, 9);
         let given = rng.pick(&[1, 5, 16, 100]);
         let (shape, dim) = shape_with(rng, given);
-        let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
+        let args = [Arg::distinct(rng, &shape, dtype, Domain::Normal)];
         // Its f64 has twiddles of f32.
         let tolerance = Tolerance::sum(if dtype == DType::F64 { DType::F32 } else { dtype }, 9);
         family.check(&args, &Rfft(dim, Some(n)), tolerance);
@@ -198,14 +195,14 @@ fn irfft(dtype: DType) {
         let (shape, dim) = shape_with(rng, n / 2 + 1);
         let args = [(); 2].map(|()| Arg::random(rng, &shape, dtype, Domain::Normal));
         let expected = signal(&args[0].dense(), &args[1].dense(), dim, n);
-        family.check_values(&args, &Irfft(dim, None), &expected, tolerance(dtype, n));
+        family.check_values(&args, &Irfft(dim, None), &expected, tolerance(dtype, n, &expected));
     });
     family.cases("irfft of another length", 2.0, |family, rng| {
         let (bins, n) = (rng.pick(&[0, 1, 2, 5, 9, 33, 130]), length(rng));
         let (shape, dim) = shape_with(rng, bins);
         let args = [(); 2].map(|()| Arg::random(rng, &shape, dtype, Domain::Normal));
         let expected = signal(&args[0].dense(), &args[1].dense(), dim, n);
-        family.check_values(&args, &Irfft(dim, Some(n)), &expected, tolerance(dtype, n));
+        family.check_values(&args, &Irfft(dim, Some(n)), &expected, tolerance(dtype, n, &expected));
     });
     family.cases("irfft of burn-flex", 0.5, |family, rng| {
         let n = 1 << rng.range(0, 9);
@@ -220,10 +217,11 @@ fn irfft(dtype: DType) {
         let (shape, dim) = shape_with(rng, n);
         let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
         // The spectrum is stored, each bin with an error of its own.
-        let tolerance = tolerance(dtype, n);
-        let stored = Tolerance::chain(dtype, 2, n.ilog2() as usize + 1);
-        let tolerance = Tolerance { of_max: tolerance.of_max + 2.0 * stored.of_max, ..stored };
         let expected = args[0].dense();
+        let tolerance = tolerance(dtype, n, std::slice::from_ref(&expected));
+        let stored = Tolerance::chain(dtype, 2, n.ilog2() as usize + 1);
+        let tolerance =
+            Tolerance { absolute: 2.0 * tolerance.absolute, of_max: 2.0 * stored.of_max, ..stored };
         family.check_values(&args, &RoundTrip(dim, n), &[expected], tolerance);
     });
     family.finish();
@@ -240,10 +238,10 @@ fn long(dtype: DType) {
         family.cases(&format!("of {n}"), 0.01, |family, rng| {
             let args = [Arg::plain(rng, &[2, n], dtype, Domain::Normal)];
             let expected = spectrum(&args[0].dense(), 1, n);
-            family.check_values(&args, &Rfft(1, None), &expected, tolerance(dtype, n));
+            family.check_values(&args, &Rfft(1, None), &expected, tolerance(dtype, n, &expected));
             let args = [(); 2].map(|()| Arg::plain(rng, &[n / 2 + 1], dtype, Domain::Normal));
             let expected = signal(&args[0].dense(), &args[1].dense(), 0, n);
-            family.check_values(&args, &Irfft(0, Some(n)), &expected, tolerance(dtype, n));
+            family.check_values(&args, &Irfft(0, Some(n)), &expected, tolerance(dtype, n, &expected));
         });
     }
     family.finish();
