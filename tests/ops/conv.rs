@@ -107,6 +107,19 @@ fn conv(dtype: DType) {
     family.finish();
 }
 
+/// Products this large are run with several algorithms the first time, on the output that holds the bias.
+#[test]
+fn a_bias_counts_once_where_algorithms_are_measured() {
+    let mut family = Family::new("conv", DType::BF16);
+    family.cases("a large convolution with a bias", 0.0, |family, rng| {
+        let shapes = [vec![1, 512, 32, 32], vec![512, 512, 1, 1], vec![512]];
+        let args = shapes.map(|s| Arg::plain(rng, &s, DType::BF16, Domain::Whole));
+        let options = ConvOptions::new([1; 2], [0; 2], [1; 2], 1);
+        family.check(&args, &Conv2d(options), Tolerance::sum(DType::BF16, 512));
+    });
+    family.finish();
+}
+
 #[derive(Debug)]
 pub(crate) struct ConvTranspose2d(ConvTransposeOptions<2>);
 impl Body for ConvTranspose2d {
