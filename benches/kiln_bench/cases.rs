@@ -232,11 +232,6 @@ const CASES: &[Case] = &[
         setup: |device| sort(device, [64, 1 << 16]),
     },
     Case {
-        name: "sort_2e24_f32",
-        bound: Bound::Bytes((1 << 24) * (2 * F32 + I64)),
-        setup: |device| sort(device, [1, 1 << 24]),
-    },
-    Case {
         name: "sort_16384x1024_f32",
         bound: Bound::Bytes((1 << 24) * (2 * F32 + I64)),
         setup: |device| sort(device, [1 << 14, 1 << 10]),
