@@ -313,8 +313,8 @@ fn zeros_are_equal_nan_is_largest_and_all_keep_their_bits() {
     let rank = |bits: u32| match f32::from_bits(bits) {
         x if x.is_nan() => 4,
         x if x == f32::INFINITY => 3,
-        x if x == 0.0 => 2,
-        x if x == -1.0 => 1,
+        0.0 => 2, // -0 too
+        -1.0 => 1,
         _ => 0,
     };
     for n in [9, 40, 300, 9_000] {

@@ -153,11 +153,8 @@ impl BoolTensorOps<Cuda> for Cuda {
         run!(tensor => reduce::all_dim(&tensor, dim, tensor.dtype()))
     }
 
-    fn bool_argwhere(
-        tensor: CudaTensor,
-        out_dtype: IntDType,
-    ) -> impl Future<Output = CudaTensor> + 'static + Send {
-        async move { run!(tensor => sort::argwhere(&tensor, out_dtype.into())) }
+    async fn bool_argwhere(tensor: CudaTensor, out_dtype: IntDType) -> CudaTensor {
+        run!(tensor => sort::argwhere(&tensor, out_dtype.into()))
     }
 
     fn bool_expand(tensor: CudaTensor, shape: Shape) -> CudaTensor {
