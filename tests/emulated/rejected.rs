@@ -93,9 +93,15 @@ fn a_rejected_launch_is_named_and_training_goes_on() {
             String::from_utf8_lossy(&output.stderr)
         );
         let line = text.lines().find(|line| line.starts_with("failures: ")).expect("what failed");
-        for part in
-            ["cuda:0: ", "was rejected", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "shapes [[", "F32", entry]
-        {
+        for part in [
+            "cuda:0: ",
+            ": the launch with grid [",
+            "was rejected",
+            "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+            "shapes [[",
+            "F32",
+            entry,
+        ] {
             assert!(line.contains(part), "{entry}:{number}: {part:?} is missing in: {line}");
         }
         println!("{entry}:{number}: {line}");

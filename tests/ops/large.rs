@@ -17,11 +17,13 @@ use std::sync::RwLockWriteGuard;
 
 use burn_backend::ops::{
     ActivationOps, AttentionModuleOptions, BoolTensorOps, ConvOptions, DeformConvOptions, FloatTensorOps,
-    IntTensorOps, InterpolateMode, InterpolateOptions, ModuleOps,
+    IntTensorOps, InterpolateMode, InterpolateOptions, ModuleOps, QTensorOps,
 };
+use burn_backend::quantization::{QuantLevel, QuantScheme, QuantValue, QuantizationParametersPrimitive};
 use burn_backend::tensor::{FloatTensor, IndexingUpdateOp};
 use burn_backend::{
-    Backend, BoolDType, DType, Distribution, IntDType, Scalar, Shape, Slice, TensorData, TensorMetadata,
+    Backend, BoolDType, DType, Distribution, FloatDType, IntDType, Scalar, Shape, Slice, TensorData,
+    TensorMetadata,
 };
 use kiln::{Cuda, CudaDevice};
 
@@ -1029,6 +1031,36 @@ fn gather_and_select_from_beyond_the_edge() {
     let columns: Vec<_> = (0..64).map(|k| k * 13 % COLS).collect();
     let got = read(Cuda::int_select(some, 1, ids(&columns)));
     assert_eq!(got, table(700 * 64, |i| v((ROWS - 700 + i / 64) * COLS + columns[i % 64])), "columns");
+}
+
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn quantised_values_beyond_the_edge() {
+    let _alone = begin("quantised_values_beyond_the_edge");
+    let n = ROWS * COLS;
+    assert!(n > EDGE && n.is_multiple_of(PERIOD));
+    let x = reshape(pattern(n, DType::BF16), &[ROWS, COLS]);
+    let even = |i: usize| (v(i) / 2.0).round() * 2.0;
+    let index = tiled(&table(COLS, |c| ((c + 5) % COLS) as f64), COLS, DType::I32);
+    let shifted = |i: usize| i / COLS * COLS + (i % COLS + 5) % COLS;
+    for level in [QuantLevel::Tensor, QuantLevel::block([16])] {
+        let scheme = QuantScheme::default().with_value(QuantValue::Q8S).with_level(level);
+        let count = if level == QuantLevel::Tensor { 1 } else { n / 16 };
+        let scales = QuantizationParametersPrimitive { scales: full(count, 2, DType::F32) };
+        let q = Cuda::quantize(x.clone(), &scheme, scales);
+        let turned = |q| Cuda::dequantize(q, FloatDType::BF16);
+        check("quantised", &turned(q.clone()), &table(PERIOD, even));
+        let flipped = Cuda::q_flip(q.clone(), &[0, 1]);
+        check("a view of all", &turned(flipped), &table(PERIOD, |i| even(PERIOD - 1 - i)));
+        let columns = Cuda::q_select(q, 1, index.clone());
+        check("select of all columns", &turned(columns), &table(PERIOD, |i| even(shifted(i))));
+    }
+    let scheme = QuantScheme::default().with_value(QuantValue::Q4S);
+    let most = (0..PERIOD).map(v).fold(0.0, f64::max) as f32;
+    let scale = 2.0 * most / 14.0;
+    let expected = table(PERIOD, |i| f64::from((v(i) as f32 * (1.0 / scale)).round() * scale));
+    let y = Cuda::dequantize(Cuda::quantize_dynamic(x, &scheme), FloatDType::F32);
+    check("quantised by its own range", &y, &expected);
 }
 
 #[test]

@@ -38,9 +38,11 @@ DEV float usable_scale(float s) {
 #endif
 
 #ifdef CASE_MAX
-// out[k] = max |x| of segment k, or its scale when `range` (high - low) is not 0. NaN is passed over.
+// out[k] = max |x| of segment k, or its scale when `inverse`, 1 / (high - low), is not 0. NaN is passed over. The product
+// with an inverse in f64 rounds to the same f32 as the quotient: ranges are integers below 256 that are 2 or no power of
+// two, so no quotient lies near the middle between two f32.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    quantize(f32* out, const T* x, u64 n, u64 segments, u64 size, f32 range) {
+    quantize(f32* out, const T* x, u64 n, u64 segments, u64 size, f64 inverse) {
     __shared__ float shared[32];
     const int lane = threadIdx.x % LANES;
     // LANES is 32 or the whole block: whoever reduces together loops together.
@@ -63,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (size_of > most) most = size_of;
         }
         most = group_reduce<LANES>(most, 0.f, shared, [](float a, float b) { return a > b ? a : b; });
-        if (lane == 0) out[k] = range != 0.f ? usable_scale(2.f * most / range) : most;
+        if (lane == 0) out[k] = inverse != 0.0 ? usable_scale((float)((double)(2.f * most) * inverse)) : most;
     }
 }
 #endif

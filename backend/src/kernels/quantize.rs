@@ -73,7 +73,8 @@ fn maximum(out: &CudaTensor, x: &CudaTensor, size: u64, range: f32, param: Elem)
     let device = x.device();
     let kernel = device.kernel(&KernelSpec { file: &QUANTIZE, entry: "quantize", defs: &defs })?;
     let launch = Launch::new(device, kernel).op("quantize_dynamic").write(out).read(x);
-    let launch = launch.arg(x.len() as u64).arg(segments).arg(size).arg(range);
+    let inverse = if range == 0.0 { 0.0 } else { 1.0 / f64::from(range) };
+    let launch = launch.arg(x.len() as u64).arg(segments).arg(size).arg(inverse);
     launch.run([blocks(segments * lanes), 1, 1], THREADS as u32, 0)
 }
 
@@ -211,17 +212,17 @@ pub(crate) fn dequantize_view(
 pub(super) fn instances() -> Vec<Instance> {
     let mut all = Vec::new();
     let mut add = |defs: &[(&'static str, Def)]| all.push(Instance::new(&QUANTIZE, "quantize", defs));
-    for elem in [Elem::F32, Elem::F64, Elem::F16, Elem::BF16] {
-        for (v, lanes) in
-            [(1, 32), (16 / elem.size_bytes() as u64, 32), (16 / elem.size_bytes() as u64, THREADS)]
-        {
-            add(&max_defs(elem, Elem::F16, v, lanes));
+    for elem in [Elem::F32, Elem::F64, Elem::F16] {
+        for lanes in [32, THREADS] {
+            add(&max_defs(elem, Elem::F16, 16 / elem.size_bytes() as u64, lanes));
         }
         add(&check_defs(elem, Elem::F16));
-        for bits in [8, 4, 2] {
+    }
+    // The widest and the narrowest elements, with the fewest and the most values in a word.
+    for elem in [Elem::F64, Elem::F16] {
+        for bits in [8, 2] {
             for len in [1, 1 << 31] {
                 add(&quantize_defs(elem, bits, 32 / bits, len, 32));
-                add(&quantize_defs(elem, bits, 1, len, 32));
                 add(&dequantize_defs(elem, bits, len, 32));
                 add(&view_defs(elem, bits, true, len, 32));
             }

@@ -319,7 +319,7 @@ pub(crate) fn reduce(
     let launch = |(entry, defs): (&'static str, Defs)| -> Result<Launch<'_>> {
         let defs: Defs = shared.into_iter().chain(defs).collect();
         let kernel = device.kernel(&KernelSpec { file: &REDUCE, entry, defs: &defs })?;
-        Ok(Launch::new(device, kernel).arg(target))
+        Ok(Launch::new(device, kernel).op(name).arg(target))
     };
     let written: SmallVec<[&CudaTensor; 2]> = out.into_iter().chain(idx).collect();
     let first_written: SmallVec<[&CudaTensor; 2]> = match &partials {
