@@ -151,7 +151,11 @@ fn interpolate(dtype: DType) {
             let (shape, out) = sizes(rng);
             let (shape, out) = (shape.map(|n| n.max(1)), out.map(|n| n.max(1)));
             let args = [Arg::random(rng, &shape, dtype, Domain::Normal)];
-            family.check(&args, &Interpolate(name, rng.one_in(2), out), Tolerance::sum(dtype, 36));
+            // burn-flex's positions are rounded, and are as large as the image.
+            let tolerance = Tolerance::sum(dtype, 36);
+            let of_max = tolerance.of_max + 512.0 * f64::EPSILON;
+            let body = Interpolate(name, rng.one_in(2), out);
+            family.check(&args, &body, Tolerance { of_max, ..tolerance });
         });
     }
     family.finish();

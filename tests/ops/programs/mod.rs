@@ -52,7 +52,7 @@ use program::{Action, Program, RUNS};
 type Captured = Fusion<Cuda>;
 
 /// What reducing one program may take.
-const REDUCING: Duration = Duration::from_secs(60);
+const REDUCING: Duration = Duration::from_secs(120);
 
 /// Mismatches after which a test ends.
 const SHOWN: usize = 3;
