@@ -37,7 +37,7 @@ impl DeviceProps {
 
     /// Whether matrix units compute in f64 at more than the rate of the other units: the data-centre devices.
     pub(crate) fn has_f64_matrix_units(&self) -> bool {
-        matches!(self.compute_capability, (8 | 9 | 10, 0))
+        matches!(self.compute_capability, (8..=10, 0))
     }
 }
 

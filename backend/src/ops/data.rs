@@ -224,7 +224,8 @@ pub(crate) fn to_device(tensor: CudaTensor, device: &'static Device) -> Result<C
     if out.is_empty() {
         return Ok(out);
     }
-    (from.enter()?, device.enter()?);
+    from.enter()?;
+    device.enter()?;
     let bytes = source.len() * source.elem().size_bytes();
     // SAFETY: contiguous tensors cover exactly these ranges of live storages on these devices.
     let copied = unsafe { from.context.copy_to_peer(device.context, out.ptr(), source.ptr(), bytes) };

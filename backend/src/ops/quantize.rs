@@ -546,7 +546,7 @@ mod tests {
         }
         let groups: Vec<u64> = places.iter().map(|&at| at as u64 / group).collect();
         let shared = |run: usize| groups.chunks(run).all(|run| run.iter().all(|group| *group == run[0]));
-        (1..=groups.len()).rev().find(|&run| groups.len() % run == 0 && shared(run)).unwrap() as u64
+        (1..=groups.len()).rev().find(|&run| groups.len().is_multiple_of(run) && shared(run)).unwrap() as u64
     }
 
     #[test]

@@ -20,14 +20,14 @@ pub(crate) struct Call<T = TensorData> {
 
 /// A tensor that is seen: a handle that is held, or its values.
 enum Sight {
-    Held(Value<Cuda>),
+    Held(Box<Value<Cuda>>),
     Read(TensorData),
 }
 
 impl Sight {
     fn data(self) -> TensorData {
         match self {
-            Sight::Held(value) => now(value),
+            Sight::Held(value) => now(*value),
             Sight::Read(data) => data,
         }
     }
@@ -57,7 +57,7 @@ impl Observer {
     }
 
     fn sight(&self, value: &Value<Cuda>) -> Sight {
-        if self.holds { Sight::Held(value.clone()) } else { Sight::Read(now(value.clone())) }
+        if self.holds { Sight::Held(Box::new(value.clone())) } else { Sight::Read(now(value.clone())) }
     }
 
     /// The calls in their order.

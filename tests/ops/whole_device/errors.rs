@@ -166,7 +166,7 @@ fn training_goes_on_after_out_of_memory_in_a_forward_pass() {
     let undisturbed = model.clone().losses(3);
     let before = device().memory_stats().expect("the device is open");
     // More than the device has.
-    let text = caught(|| model.clone().step([1, 2, 3, 4], 1 << 34)).err().expect("a tebibyte and more");
+    let text = caught(|| model.clone().step([1, 2, 3, 4], 1 << 34)).expect_err("a tebibyte and more");
     for part in ["cuda:0", "out of memory", "TiB", "shapes [["] {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
     }
@@ -175,7 +175,7 @@ fn training_goes_on_after_out_of_memory_in_a_forward_pass() {
     let total = total_bytes(&text);
     let held = Cuda::float_empty(Shape::from(vec![total / 8 / 4]), &device(), DType::F32.into());
     let text =
-        caught(|| model.clone().step([1, 2, 3, 4], total / 16 * 15 / 96)).err().expect("so much is not left");
+        caught(|| model.clone().step([1, 2, 3, 4], total / 16 * 15 / 96)).expect_err("so much is not left");
     for part in ["cuda:0", "out of memory", "GiB asked for", "shapes [["] {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
     }
