@@ -1592,7 +1592,7 @@ fn deformable_convolution_of_many_images() {
 fn attention_of_many_scores() {
     let _alone = begin("attention_of_many_scores");
     const LONG: usize = 50_000;
-    assert!(LONG * LONG > EDGE);
+    const { assert!(LONG * LONG > EDGE) };
     for dtype in [DType::F32, DType::BF16] {
         let zeros = reshape(zeros(2 * LONG * 8, dtype), &[1, 2, LONG, 8]);
         // The second head's values are those of the first, negative.
