@@ -31,6 +31,9 @@ fn device() -> CudaDevice {
 /// Values and the bits of the scales, as Burn reads them.
 fn decoded(data: &TensorData) -> (Vec<i8>, Vec<u32>) {
     let DType::QFloat(scheme) = data.dtype else { panic!("{:?} is not quantised", data.dtype) };
+    if data.shape.contains(&0) {
+        return (vec![], vec![]); // where Burn's own reading fails: an empty vector has no address that suits it
+    }
     let bytes =
         QuantizedBytes { bytes: data.bytes.clone(), scheme, num_elements: data.shape.iter().product() };
     let (values, parameters) = bytes.into_vec_i8();
