@@ -31,8 +31,8 @@
 //! table says what is there.
 
 pub use kiln_backend::{
-    CompileStats, Cuda, CudaDevice, CudaQTensor, CudaTensor, DeviceProps, Error, Event, Graph, LaunchStats,
-    MemoryStats, Result,
+    CompileStats, ConvAlgorithm, Cuda, CudaDevice, CudaQTensor, CudaTensor, DeviceProps, Error, Event, Graph,
+    LaunchStats, MemoryStats, Result,
 };
 pub use kiln_fusion as fusion;
 pub use kiln_fusion::Fusion;

@@ -17,6 +17,7 @@ use crate::faults::Faults;
 use crate::kernels::Kernels;
 use crate::memory::staging::{PinnedDriver, StagingPool};
 use crate::memory::{Allocator, MemoryStats};
+use crate::ops::cudnn::{ConvAlgorithm, Cudnn};
 use crate::ops::matmul::Blas;
 use crate::ops::random::RandomState;
 
@@ -143,6 +144,19 @@ impl CudaDevice {
     pub fn allow_tf32(allow: bool) {
         crate::ops::matmul::allow_tf32(allow);
     }
+
+    /// How convolutions are computed from now on: [`ConvAlgorithm::Fastest`] at first. Holds for the whole process.
+    pub fn set_conv_algorithm(algorithm: ConvAlgorithm) {
+        crate::ops::cudnn::set_algorithm(algorithm);
+    }
+
+    /// The version of cuDNN, 91900 for 9.19.0.
+    ///
+    /// # Errors
+    /// `Error::LibraryMissing`, `Error::LibraryShadowed`: convolutions are then computed without it.
+    pub fn cudnn_version() -> Result<usize> {
+        crate::ops::cudnn::version()
+    }
 }
 
 impl std::fmt::Display for CudaDevice {
@@ -186,6 +200,7 @@ pub(crate) struct Device {
     pub(crate) faults: Faults,
     pub(crate) random: RandomState,
     pub(crate) blas: Blas,
+    pub(crate) cudnn: Cudnn,
     launches: AtomicU64,
     graph_launches: AtomicU64,
     /// The error that made the context unusable.
@@ -252,6 +267,7 @@ impl Device {
             faults: Faults::new(table as usize),
             random: RandomState::default(),
             blas: Blas::default(),
+            cudnn: Cudnn::default(),
             launches: AtomicU64::new(0),
             graph_launches: AtomicU64::new(0),
             dead: OnceLock::new(),

@@ -32,5 +32,6 @@ pub use driver::event::Event;
 pub use driver::graph::Graph;
 pub use error::{Error, Result};
 pub use memory::MemoryStats;
+pub use ops::cudnn::ConvAlgorithm;
 pub use qtensor::CudaQTensor;
 pub use tensor::CudaTensor;

@@ -1,12 +1,41 @@
 //! Convolutions, pooling and embedding, forward and backward.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use burn_backend::ops::{ConvOptions, ConvTransposeOptions, DeformConvOptions};
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{Backend, DType};
+use kiln::{ConvAlgorithm, CudaDevice};
 
 use crate::Family;
 use crate::harness::family::large;
 use crate::harness::{Arg, Body, Dense, Domain, Inputs, Rng, Tolerance, Value, shape};
+
+/// While it lives, convolutions are computed in one way; the choice holds for the process, so those who make it take turns.
+struct Way {
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Way {
+    fn new(algorithm: ConvAlgorithm) -> Self {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        CudaDevice::set_conv_algorithm(algorithm);
+        Way { _turn: turn }
+    }
+
+    /// Columns, or cuDNN where there is one.
+    fn any(rng: &mut Rng) -> Self {
+        let cudnn = rng.one_in(2) && CudaDevice::cudnn_version().is_ok();
+        Way::new(if cudnn { ConvAlgorithm::Cudnn } else { ConvAlgorithm::Columns })
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        CudaDevice::set_conv_algorithm(ConvAlgorithm::Fastest);
+    }
+}
 
 /// A convolution, with a bias if there is a third input.
 #[derive(Debug)]
@@ -83,6 +112,7 @@ fn with_bias(args: &[Arg], dtype: DType, n: usize) -> Tolerance {
 fn conv(dtype: DType) {
     let mut family = Family::new("conv", dtype);
     family.cases("conv2d", 4.0, |family, rng| {
+        let _way = Way::any(rng);
         let (args, options, n) = conv2d_args(rng, dtype);
         family.check_both(&args, &Conv2d(options), with_bias(&args, dtype, n), gradient(dtype, &args));
     });
@@ -93,6 +123,7 @@ fn conv(dtype: DType) {
         family.check_values(&args, &Conv2d(options), &[nothing], Tolerance::exact());
     });
     family.cases("conv1d", 2.0, |family, rng| {
+        let _way = Way::any(rng);
         let (args, options, n) = conv_args(rng, dtype, 40);
         // Burn's weight gradient of groups, which burn-flex has, takes too much where the stride leaves a rest. Kiln's is
         // compared with plain loops below.
@@ -100,10 +131,12 @@ fn conv(dtype: DType) {
         family.check_with(&args, &Conv1d(options), None, with_bias(&args, dtype, n), gradient);
     });
     family.cases("conv3d", 1.5, |family, rng| {
+        let _way = Way::any(rng);
         let (args, options, n) = conv_args(rng, dtype, 5);
         family.check_both(&args, &Conv3d(options), with_bias(&args, dtype, n), gradient(dtype, &args));
     });
     family.cases("conv2d of a pixel", 0.5, |family, rng| {
+        let _way = Way::any(rng);
         let (mut args, options, _) = conv_args::<2>(rng, dtype, 8);
         let (batch, cin, cout, per_group) =
             (args[0].shape[0], args[0].shape[1], args[1].shape[0], args[1].shape[1]);
@@ -125,10 +158,27 @@ fn conv(dtype: DType) {
 fn a_bias_counts_once_where_algorithms_are_measured() {
     let mut family = Family::new("conv", DType::BF16);
     family.cases("a large convolution with a bias", 0.0, |family, rng| {
+        let _way = Way::new(ConvAlgorithm::Columns);
         let shapes = [vec![1, 512, 32, 32], vec![512, 512, 1, 1], vec![512]];
         let args = shapes.map(|s| Arg::plain(rng, &s, DType::BF16, Domain::Whole));
         let options = ConvOptions::new([1; 2], [0; 2], [1; 2], 1);
         family.check(&args, &Conv2d(options), Tolerance::sum(DType::BF16, 512));
+    });
+    family.finish();
+}
+
+/// From this size on, columns and cuDNN are timed the first time; then one of them is taken.
+#[test]
+fn the_faster_way_is_found_on_other_memory_than_the_results() {
+    let mut family = Family::new("conv", DType::F32);
+    family.cases("a convolution that is timed", 0.0, |family, rng| {
+        let _way = Way::new(ConvAlgorithm::Fastest);
+        let shapes = [vec![4, 64, 16, 16], vec![64, 64, 1, 3], vec![64]];
+        let args = shapes.map(|s| Arg::plain(rng, &s, DType::F32, Domain::Whole));
+        let body = Conv2d(ConvOptions::new([1; 2], [0, 1], [1; 2], 1));
+        for _ in 0..2 {
+            family.check_both(&args, &body, Tolerance::sum(DType::F32, 192), gradient(DType::F32, &args));
+        }
     });
     family.finish();
 }
@@ -179,11 +229,13 @@ fn transpose_args<const N: usize>(
 fn conv_transpose(dtype: DType) {
     let mut family = Family::new("conv", dtype);
     family.cases("conv_transpose2d", 1.0, |family, rng| {
+        let _way = Way::any(rng);
         let (args, options, n) = transpose_args(rng, dtype, 10);
         let tolerance = Tolerance::sum(dtype, n);
         family.check_both(&args, &ConvTranspose2d(options), tolerance, gradient(dtype, &args));
     });
     family.cases("conv_transpose3d", 1.0, |family, rng| {
+        let _way = Way::any(rng);
         let (args, options, n) = transpose_args(rng, dtype, 4);
         let tolerance = Tolerance::sum(dtype, n);
         family.check_both(&args, &ConvTranspose3d(options), tolerance, gradient(dtype, &args));
@@ -315,6 +367,7 @@ fn conv_gradients(dtype: DType) {
         for transposed in [false, true] {
             let name = if transposed { "conv_transpose and gradients" } else { "conv and gradients" };
             family.cases(&format!("{name}, {dims} dimensions"), 1.0, |family, rng| {
+                let _way = Way::any(rng);
                 let groups = rng.pick(&[1, 2, 2, 3, 6]);
                 let channels = [rng.range(1, 3), rng.range(1, 3)];
                 let limit = [12, 6, 4][dims - 1];
@@ -558,6 +611,7 @@ impl Body for ConvBackward {
 fn conv_backward(dtype: DType) {
     let mut family = Family::new("conv", dtype);
     family.cases("conv2d x, weight and bias", 1.0, |family, rng| {
+        let _way = Way::any(rng);
         let (mut args, options, n) = conv2d_args(rng, dtype);
         args.truncate(2);
         let cout = args[1].shape[0];

@@ -67,7 +67,7 @@ fn gradient(dtype: DType, args: &[Arg], out: &[usize]) -> Tolerance {
 fn unary(dtype: DType) {
     let mut family = Family::new("elementwise", dtype);
     for &(name, domain) in FLOAT_UNARY {
-        family.cases(name, 1.0, |family, rng| {
+        family.cases(name, 1.2, |family, rng| {
             let shape = shape::any(rng, large());
             let args = [Arg::random(rng, &shape, dtype, domain)];
             let gradient = gradient(dtype, &args, &shape);
@@ -122,7 +122,7 @@ fn binary(dtype: DType) {
     let mut family = Family::new("elementwise", dtype);
     for &(name, a, b) in FLOAT_BINARY {
         let backward = name.ends_with("backward");
-        family.cases(name, if backward { 0.5 } else { 2.0 }, |family, rng| {
+        family.cases(name, if backward { 0.5 } else { 2.2 }, |family, rng| {
             let (out, left, right) = shape::broadcast_pair(rng, large());
             let (left, right) =
                 if backward || name == "prelu" { (out.clone(), out.clone()) } else { (left, right) };
@@ -229,7 +229,7 @@ fn scalar(dtype: DType) {
     // Numbers of every float dtype, so that the scalar's own rounding does not matter.
     const SCALARS: &[f64] = &[0.5, 1.0, 2.0, 0.25, -0.75, -3.0];
     for &name in FLOAT_SCALAR {
-        family.cases(&format!("{name} with a scalar"), 1.0, |family, rng| {
+        family.cases(&format!("{name} with a scalar"), 1.2, |family, rng| {
             let shape = shape::any(rng, large());
             let domain = if name.starts_with("pow") { Domain::AboveOne } else { Domain::Normal };
             let args = [Arg::random(rng, &shape, dtype, domain)];

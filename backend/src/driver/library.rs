@@ -4,7 +4,7 @@
 //! are none. Here the wanted file is found by a stated order and opened first; the loader then answers cudarc's
 //! `lib*.so.13` with the file that is already open. An unversioned `lib*.so` elsewhere on the loader's path would still
 //! win, so what cudarc really took is compared afterwards. NVRTC is called through [`symbol`] instead and needs no such
-//! check. The order for NVRTC and cuBLASLt ([`candidates`]):
+//! check. The order for NVRTC, cuBLASLt and cuDNN ([`candidates`]):
 //!
 //! 1. `KILN_CUDA_PATH`: when set, the library comes from there or not at all;
 //! 2. the per-user folder that the remedy in the error message fills;
@@ -25,11 +25,9 @@ use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::error::{Error, Result};
 
-/// The CUDA major version that the bindings are made for; libraries of another one are passed over.
-const MAJOR: &str = "13";
-
 /// `--upgrade` matters: without it pip leaves a half-filled target folder as it is and still reports success.
 const INSTALL: &str = "Install it with: python3 -m pip install --upgrade --target ~/.local/share/kiln/cuda nvidia-cuda-nvrtc==13.0.88 nvidia-cublas==13.1.0.3";
+const INSTALL_CUDNN: &str = "Install it with: python3 -m pip install --upgrade --target ~/.local/share/kiln/cuda nvidia-cudnn-cu13==9.19.0.56";
 const FIX_PATH: &str = "KILN_CUDA_PATH is set, so no other place was searched: correct it or unset it";
 const DRIVER: &str =
     "The NVIDIA driver is missing: install it (in a container: start it with access to the GPU)";
@@ -44,6 +42,8 @@ pub(crate) enum Library {
     Nvrtc,
     /// Matrix products.
     CublasLt,
+    /// Convolutions; optional.
+    Cudnn,
 }
 
 impl Library {
@@ -52,7 +52,23 @@ impl Library {
             Library::Cuda => "the NVIDIA driver library libcuda",
             Library::Nvrtc => "the CUDA run-time compiler NVRTC",
             Library::CublasLt => "the CUDA matrix library cuBLASLt",
+            Library::Cudnn => "the CUDA convolution library cuDNN",
         }
+    }
+
+    /// The major version that the bindings are made for; libraries of another one are passed over. libcuda's file name
+    /// tells none.
+    fn major(self) -> Option<&'static str> {
+        match self {
+            Library::Cuda => None,
+            Library::Nvrtc | Library::CublasLt => Some("13"),
+            Library::Cudnn => Some("9"),
+        }
+    }
+
+    /// Where NVIDIA's Python packages of CUDA 13 keep it, in `site-packages` as under `pip --target`.
+    fn python_folder(self) -> &'static str {
+        if self == Library::Cudnn { "nvidia/cudnn/lib" } else { "nvidia/cu13/lib" }
     }
 
     /// File names, the preferred one first. cudarc knows more (`libnvrtc64_12.so`, ...), which exist on no Linux.
@@ -62,6 +78,7 @@ impl Library {
             Library::Cuda => &["libcuda.so.1"],
             Library::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so"],
             Library::CublasLt => &["libcublasLt.so.13", "libcublasLt.so"],
+            Library::Cudnn => &["libcudnn.so.9", "libcudnn.so"],
         }
     }
 
@@ -71,6 +88,7 @@ impl Library {
             Library::Cuda => "cuInit",
             Library::Nvrtc => "nvrtcVersion",
             Library::CublasLt => "cublasLtGetVersion",
+            Library::Cudnn => "cudnnGetVersion",
         }
     }
 
@@ -80,6 +98,7 @@ impl Library {
             Library::Cuda => &["cuda", "nvcuda"],
             Library::Nvrtc => &[],
             Library::CublasLt => &["cublasLt"],
+            Library::Cudnn => &["cudnn"],
         }
     }
 }
@@ -118,7 +137,7 @@ struct Loaded {
 }
 
 fn loaded(library: Library) -> Result<&'static Loaded> {
-    static LOADED: [OnceLock<Loaded>; 3] = [const { OnceLock::new() }; 3];
+    static LOADED: [OnceLock<Loaded>; 4] = [const { OnceLock::new() }; 4];
     static LOADING: Mutex<()> = Mutex::new(());
 
     let slot = &LOADED[library as usize];
@@ -183,8 +202,7 @@ fn candidates(library: Library, env: &Environment) -> Result<Vec<Candidate>> {
     };
     let absolute =
         |value: &Option<OsString>| value.as_ref().map(PathBuf::from).filter(|path| path.is_absolute());
-    // NVIDIA's Python packages of CUDA 13 share one tree, in `site-packages` as under `pip --target`.
-    let python = |folder: &Path| folder.join("nvidia/cu13/lib");
+    let python = |folder: &Path| folder.join(library.python_folder());
     let by_loader = || names.iter().map(|name| Candidate::ByName(name));
     let mut all = Vec::new();
 
@@ -244,8 +262,8 @@ fn open(library: Library, env: &Environment) -> Result<Loaded> {
                 note(path.parent().unwrap_or(path).display().to_string());
                 continue;
             }
-            Candidate::File(path) => match other_major(path) {
-                Some(major) => Err(format!("{} (CUDA {major}, needed is {MAJOR})", path.display())),
+            Candidate::File(path) => match other_major(library, path) {
+                Some(other) => Err(other),
                 None => open_file(path).map_err(|error| format!("{} ({error})", path.display())),
             },
             Candidate::ByName(name) => match in_working_dir(env, &[name]) {
@@ -261,8 +279,8 @@ fn open(library: Library, env: &Environment) -> Result<Loaded> {
                 (Candidate::File(path), _) => path.clone(),
                 (Candidate::ByName(_), Some(file)) => file,
             };
-            match other_major(&path) {
-                Some(major) => Err(format!("{} (CUDA {major}, needed is {MAJOR})", path.display())),
+            match other_major(library, &path) {
+                Some(other) => Err(other),
                 None => Ok((path, handle)),
             }
         });
@@ -280,7 +298,8 @@ fn open(library: Library, env: &Environment) -> Result<Loaded> {
     let forced = library != Library::Cuda && env.kiln_cuda_path.is_some();
     let remedy = match library {
         Library::Cuda => DRIVER,
-        Library::Nvrtc | Library::CublasLt if forced => FIX_PATH,
+        _ if forced => FIX_PATH,
+        Library::Cudnn => INSTALL_CUDNN,
         Library::Nvrtc | Library::CublasLt => INSTALL,
     };
     let names = library.names().iter().map(|&name| name.to_owned()).collect();
@@ -293,14 +312,14 @@ fn loader_note(name: &str, error: &str) -> String {
     if plain { LOADER.into() } else { format!("{LOADER} ({error})") }
 }
 
-/// The major version in the name of the file behind `path`, if it is not ours: `libnvrtc.so` may lead to
-/// `libnvrtc.so.12.4.127`. Names without a version, and libcuda's, tell nothing.
-fn other_major(path: &Path) -> Option<String> {
+/// What is wrong with the major version in the name of the file behind `path`, if it is not ours: `libnvrtc.so` may lead
+/// to `libnvrtc.so.12.4.127`. Names without a version tell nothing.
+fn other_major(library: Library, path: &Path) -> Option<String> {
+    let needed = library.major()?;
     let file = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let name = file.file_name()?.to_str()?;
-    let (stem, version) = name.split_once(".so.")?;
+    let (_, version) = file.file_name()?.to_str()?.split_once(".so.")?;
     let major = version.split('.').next()?;
-    (stem != "libcuda" && major != MAJOR).then(|| major.to_owned())
+    (major != needed).then(|| format!("{} (version {major}, needed is {needed})", path.display()))
 }
 
 /// The file that the dynamic loader would take for one of `names` through an empty or relative entry of
@@ -370,6 +389,21 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
     Some(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()))
 }
 
+/// The file that cudarc opens for a library; `None` if it finds none.
+macro_rules! file_of_cudarc {
+    ($($sys:ident)::+, $probe:expr) => {
+        // SAFETY: opens and closes libraries whose initialisers may run on any thread.
+        if unsafe { $($sys)::+::is_culib_present() } {
+            // SAFETY: as above; the library was there a moment ago, so this does not panic.
+            let culib = unsafe { $($sys)::+::culib() };
+            // SAFETY: the symbol is only used as an address.
+            unsafe { culib.get::<*const c_void>($probe) }.ok().and_then(|address| file_of(*address))
+        } else {
+            None
+        }
+    };
+}
+
 /// Makes cudarc open its copy of `library` and compares: returns the file in use.
 ///
 /// Without `KILN_CUDA_PATH` another file of the right major version is as good and is what gets used; with it, it is
@@ -385,8 +419,9 @@ fn same_as_cudarc(library: Library, env: &Environment, path: PathBuf, handle: &H
     }
     let taken = match library {
         Library::Nvrtc => return Ok(path),
-        Library::Cuda => cudarc_cuda(library.probe()),
-        Library::CublasLt => cudarc_cublaslt(library.probe()),
+        Library::Cuda => file_of_cudarc!(cudarc::driver::sys, library.probe()),
+        Library::CublasLt => file_of_cudarc!(cudarc::cublaslt::sys, library.probe()),
+        Library::Cudnn => file_of_cudarc!(cudarc::cudnn::sys, library.probe()),
     };
     let Some(taken) = taken else {
         let searched = vec![format!("{} (cudarc does not find it under this name)", path.display())];
@@ -394,7 +429,7 @@ fn same_as_cudarc(library: Library, env: &Environment, path: PathBuf, handle: &H
             library: library.words(),
             names: before_ours,
             searched,
-            remedy: INSTALL,
+            remedy: if library == Library::Cudnn { INSTALL_CUDNN } else { INSTALL },
         });
     };
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -403,36 +438,10 @@ fn same_as_cudarc(library: Library, env: &Environment, path: PathBuf, handle: &H
         return Ok(path);
     }
     // A second libcuda is a stub or the leftover of another driver: never as good.
-    if library == Library::Cuda || env.kiln_cuda_path.is_some() || other_major(&taken).is_some() {
+    if library == Library::Cuda || env.kiln_cuda_path.is_some() || other_major(library, &taken).is_some() {
         return Err(shadowed(taken));
     }
     Ok(taken)
-}
-
-/// The file behind cudarc's libcuda; `None` if cudarc finds none.
-fn cudarc_cuda(probe: &str) -> Option<PathBuf> {
-    // SAFETY: opens and closes libraries whose initialisers may run on any thread.
-    if !unsafe { cudarc::driver::sys::is_culib_present() } {
-        return None;
-    }
-    // SAFETY: as above; the library was there a moment ago, so this does not panic.
-    let culib = unsafe { cudarc::driver::sys::culib() };
-    // SAFETY: the symbol is only used as an address.
-    let address = unsafe { culib.get::<*const c_void>(probe) };
-    file_of(*address.ok()?)
-}
-
-/// The file behind cudarc's libcublasLt; `None` if cudarc finds none.
-fn cudarc_cublaslt(probe: &str) -> Option<PathBuf> {
-    // SAFETY: opens and closes libraries whose initialisers may run on any thread.
-    if !unsafe { cudarc::cublaslt::sys::is_culib_present() } {
-        return None;
-    }
-    // SAFETY: as above; the library was there a moment ago, so this does not panic.
-    let culib = unsafe { cudarc::cublaslt::sys::culib() };
-    // SAFETY: the symbol is only used as an address.
-    let address = unsafe { culib.get::<*const c_void>(probe) };
-    file_of(*address.ok()?)
 }
 
 #[cfg(test)]
@@ -494,6 +503,13 @@ mod tests {
     }
 
     #[test]
+    fn cudnn_has_a_folder_of_its_own_among_python_packages() {
+        let env = Environment { kiln_cuda_path: os("/a"), ..Environment::default() };
+        let folders = ["/a", "/a/lib64", "/a/lib", "/a/nvidia/cudnn/lib"];
+        assert_eq!(listed(Library::Cudnn, &env), folders.map(|folder| format!("{folder}/libcudnn.so.9")));
+    }
+
+    #[test]
     fn kiln_cuda_path_excludes_all_else() {
         let env = Environment { kiln_cuda_path: os("/a::/b:"), ..full() };
         let expected = [
@@ -539,7 +555,7 @@ mod tests {
         let error = open(Library::Nvrtc, &env).err().unwrap().to_string();
         fs::remove_dir_all(&folder).unwrap();
         assert!(error.contains("libnvrtc.so.13 (") && error.contains("file too short"), "{error}");
-        assert!(error.contains("libnvrtc.so (CUDA 12, needed is 13)"), "{error}");
+        assert!(error.contains("libnvrtc.so (version 12, needed is 13)"), "{error}");
     }
 
     #[test]

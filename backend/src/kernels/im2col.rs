@@ -13,7 +13,7 @@ kernel_file!(IM2COL, "im2col.cu");
 
 /// The windows of a convolution over images of one size: the last `dims` of depth, height and width. The dimensions
 /// before have size, kernel, stride and dilation 1 and no padding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Windows {
     pub(crate) dims: usize,
     pub(crate) channels: usize,

@@ -1,5 +1,5 @@
 //! Convolution over one to three spatial dimensions with groups, its gradients, and the same of its transpose: columns
-//! (`im2col`) and matrix products.
+//! (`im2col`) and matrix products, or cuDNN where that is faster ([`super::cudnn`]).
 //!
 //! Letters: B batch, C channels in, O channels out, g groups, K = C/g * kernel elements, L = output pixels. A weight is
 //! `[O, C/g, ..]`, a transposed convolution's `[C, O/g, ..]`: that of the convolution whose gradient it is. Columns are
@@ -13,6 +13,7 @@ use burn_backend::{Shape, TensorMetadata};
 
 use crate::error::{Error, Result};
 use crate::kernels::im2col::{Windows, col2im, im2col};
+use crate::ops::cudnn::{Direction, or_columns};
 use crate::ops::elementwise::{ADD, binary, cast, copy_into, zeros};
 use crate::ops::matmul::{matmul, matmul_into, matmul_wide};
 use crate::ops::reduce;
@@ -27,7 +28,7 @@ pub(super) const LIMIT: usize = i32::MAX as usize / 4;
 const COPIES_FROM: usize = 5;
 
 /// A convolution's sizes, checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Conv {
     pub(super) batch: usize,
     pub(super) out_channels: usize,
@@ -110,7 +111,7 @@ impl Conv {
 
     /// The convolution from the output of a transposed one, `[B, O, ..]`, to its input: with an output padding, a window
     /// may fit that the input has no pixel for.
-    fn under_transposed<const N: usize>(
+    pub(super) fn under_transposed<const N: usize>(
         op: &'static str,
         y: &[usize],
         w: &[usize],
@@ -150,12 +151,24 @@ impl Conv {
         shape
     }
 
-    fn x_shape(&self) -> Vec<usize> {
+    pub(super) fn x_shape(&self) -> Vec<usize> {
         self.shape(self.windows.channels, &self.windows.size)
     }
 
     pub(super) fn y_shape(&self) -> Vec<usize> {
         self.shape(self.out_channels, &self.windows.out)
+    }
+
+    pub(super) fn w_shape(&self) -> Vec<usize> {
+        let w = &self.windows;
+        let mut shape = vec![self.out_channels, w.channels / self.groups];
+        shape.extend_from_slice(&w.kernel[3 - w.dims..]);
+        shape
+    }
+
+    /// Of the convolution and of each of its gradients.
+    pub(super) fn multiply_adds(&self) -> u128 {
+        [self.batch, self.out_channels, self.k(), self.l()].iter().map(|&n| n as u128).product()
     }
 
     /// Whether the columns are the input itself.
@@ -238,8 +251,18 @@ pub(crate) fn conv<const N: usize>(
     products(op, &conv, x, w, bias)
 }
 
-/// `y[B, g, O/g, L] = w[g, O/g, K] col[B, g, K, L] + bias[g, O/g, 1]`
 fn products(
+    op: &'static str,
+    conv: &Conv,
+    x: &CudaTensor,
+    w: &CudaTensor,
+    bias: Option<&CudaTensor>,
+) -> Result<CudaTensor> {
+    or_columns(op, Direction::Forward, conv, (x, w), bias, || column_products(op, conv, x, w, bias))
+}
+
+/// `y[B, g, O/g, L] = w[g, O/g, K] col[B, g, K, L] + bias[g, O/g, 1]`
+fn column_products(
     op: &'static str,
     conv: &Conv,
     x: &CudaTensor,
@@ -289,8 +312,18 @@ pub(crate) fn conv_x_backward<const N: usize>(
     x_gradient(op, &conv, w, dy, None)
 }
 
-/// `col[B, g, K, L] = w[g, O/g, K]^T dy[B, g, O/g, L]`, summed to `dx`, plus `bias` for each channel of it.
 fn x_gradient(
+    op: &'static str,
+    conv: &Conv,
+    w: &CudaTensor,
+    dy: &CudaTensor,
+    bias: Option<&CudaTensor>,
+) -> Result<CudaTensor> {
+    or_columns(op, Direction::Input, conv, (w, dy), bias, || column_x_gradient(op, conv, w, dy, bias))
+}
+
+/// `col[B, g, K, L] = w[g, O/g, K]^T dy[B, g, O/g, L]`, summed to `dx`, plus `bias` for each channel of it.
+fn column_x_gradient(
     op: &'static str,
     conv: &Conv,
     w: &CudaTensor,
@@ -342,8 +375,19 @@ pub(crate) fn conv_weight_backward<const N: usize>(
     weight_gradient(op, &conv, x, w_dims, dy)
 }
 
-/// One product a group over all images and pixels, `dw[g, O/g, K] = dy[g, O/g, (B, L)] col[g, K, (B, L)]^T`.
 fn weight_gradient(
+    op: &'static str,
+    conv: &Conv,
+    x: &CudaTensor,
+    w_dims: &[usize],
+    dy: &CudaTensor,
+) -> Result<CudaTensor> {
+    let columns = || column_weight_gradient(op, conv, x, w_dims, dy);
+    or_columns(op, Direction::Weight, conv, (x, dy), None, columns)
+}
+
+/// One product a group over all images and pixels, `dw[g, O/g, K] = dy[g, O/g, (B, L)] col[g, K, (B, L)]^T`.
+fn column_weight_gradient(
     op: &'static str,
     conv: &Conv,
     x: &CudaTensor,

@@ -40,7 +40,7 @@ pub(crate) fn tf32_allowed() -> bool {
 }
 
 /// Bytes of scratch memory that an algorithm may use; NVIDIA recommends 32 MiB for Hopper.
-const WORKSPACE_BYTES: usize = 32 << 20;
+pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 /// Multiply-adds from which an algorithm's choice is measured: below, the host's share of a call dominates.
 const TUNE_FROM: u128 = 1 << 28;
 /// Algorithms that are measured once, and how many of them again for a steady figure.
@@ -394,7 +394,7 @@ fn plan(device: &'static Device, handle: &Handle, p: &Problem, at: Addresses) ->
 }
 
 /// Device time of one run, in microseconds. `workspace` is overwritten.
-fn measure(
+pub(super) fn measure(
     device: &'static Device,
     workspace: &Block,
     runs: usize,

@@ -4,6 +4,7 @@
 pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod ctc;
+pub(crate) mod cudnn;
 pub(crate) mod cumulative;
 pub(crate) mod data;
 pub(crate) mod deform;

@@ -57,9 +57,9 @@ const REDUCING: Duration = Duration::from_secs(120);
 /// Mismatches after which a test ends.
 const SHOWN: usize = 3;
 
-/// How many programs a test makes if `KILN_PROGRAMS` does not say it: 100 for 5 cases of an op.
+/// How many programs a test makes if `KILN_PROGRAMS` does not say it: 60 for 5 cases of an op.
 fn usual() -> u64 {
-    20 * cases() as u64
+    12 * cases() as u64
 }
 
 /// Whether the device is the emulated one.
