@@ -25,6 +25,7 @@ mod driver;
 pub(crate) mod exec;
 pub(crate) mod memory;
 pub(crate) mod nvrtc;
+pub(crate) mod operands;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
