@@ -58,7 +58,7 @@ pub(super) struct Convolution {
     /// x, w and y.
     pub(super) tensors: [Tensor; 3],
     pub(super) alpha: f64,
-    /// With its factor; has the result's shape.
+    /// With its factor; lies in memory like the result.
     pub(super) added: Option<(Tensor, f64)>,
     /// A value for each channel of the result.
     pub(super) bias: Option<Tensor>,
@@ -166,9 +166,7 @@ impl Convolution {
     pub(super) fn arranged(mut self) -> Self {
         let Window { pads, strides, dilations, .. } = &mut self.window;
         let mut window = [pads, strides, dilations];
-        let added = self.added.iter_mut().map(|(tensor, _)| tensor);
-        let mut shapes: Vec<_> =
-            self.tensors.iter_mut().chain(added).map(|tensor| &mut tensor.shape).collect();
+        let mut shapes = self.tensors.each_mut().map(|tensor| &mut tensor.shape);
         if window[0].len() == 2 {
             window.iter_mut().zip([0, 1, 1]).for_each(|(values, one)| values.insert(0, one));
             for shape in &mut shapes {
