@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::driver::stream::{Work, resolve};
 use crate::driver::{capture, device, handles, lock};
-use product::{Batch, Bias, Kind, Matrix, Product};
+use crate::operands::{Kind, Workspace};
+use product::{Batch, Bias, Matrix, Product};
 
 /// cuBLASLt 13.1.0.
 const VERSION: usize = 130_100;
@@ -536,13 +537,9 @@ pub(crate) unsafe extern "C" fn cublasLtMatmul(
         if alpha.is_null() || beta.is_null() {
             return Err(Status::InvalidValue);
         }
-        let factor = |at: *const c_void| match plan.compute.scale() {
-            // SAFETY: the caller passes a factor of the scale type.
-            Kind::F64 => unsafe { at.cast::<f64>().read_unaligned() },
-            // SAFETY: as above.
-            _ => f64::from(unsafe { at.cast::<f32>().read_unaligned() }),
-        };
-        let (alpha, beta) = (factor(alpha), factor(beta));
+        let scale = plan.compute.scale();
+        // SAFETY: the caller passes factors of the scale type.
+        let (alpha, beta) = unsafe { (scale.factor(alpha), scale.factor(beta)) };
         let algorithm = if algorithm.is_null() {
             Algorithm::new(PLAIN, 0, [1; 4])
         } else {
@@ -573,7 +570,10 @@ pub(crate) unsafe extern "C" fn cublasLtMatmul(
         {
             return Err(Status::InvalidValue);
         }
-        let workspace = if workspace == 0 { (0, 0, 0) } else { (workspace, workspace_bytes as u64, needed) };
+        let workspace = match workspace {
+            0 => Workspace::default(),
+            at => Workspace { at, given: workspace_bytes as u64, used: needed },
+        };
         let stream = resolve(stream).map_err(|_| Status::InvalidValue)?;
         if stream.device != handle.device {
             return Err(Status::InvalidValue);
@@ -600,11 +600,10 @@ pub(crate) unsafe extern "C" fn cublasLtMatmul(
 
 #[cfg(test)]
 mod tests {
-    use half::{bf16, f16};
-
     use super::*;
     use crate::driver::status::Status as Driver;
     use crate::driver::testing::{Bench, alloc, sync};
+    use crate::operands::testing::{decode, encode, values};
 
     const CODES: [(Kind, u32); 4] = [(Kind::F32, 0), (Kind::F64, 1), (Kind::F16, 2), (Kind::BF16, 14)];
 
@@ -641,31 +640,6 @@ mod tests {
         beta: 0.0,
         algorithm: 0,
     };
-
-    fn encode(kind: Kind, values: &[f64]) -> Vec<u8> {
-        let one = |&value: &f64| match kind {
-            Kind::F32 => (value as f32).to_ne_bytes().to_vec(),
-            Kind::F64 => value.to_ne_bytes().to_vec(),
-            Kind::F16 => f16::from_f64(value).to_ne_bytes().to_vec(),
-            Kind::BF16 => bf16::from_f64(value).to_ne_bytes().to_vec(),
-        };
-        values.iter().flat_map(one).collect()
-    }
-
-    fn decode(kind: Kind, bytes: &[u8]) -> Vec<f64> {
-        let one = |bytes: &[u8]| match kind {
-            Kind::F32 => f32::from_ne_bytes(bytes.try_into().unwrap()) as f64,
-            Kind::F64 => f64::from_ne_bytes(bytes.try_into().unwrap()),
-            Kind::F16 => f16::from_ne_bytes(bytes.try_into().unwrap()).to_f64(),
-            Kind::BF16 => bf16::from_ne_bytes(bytes.try_into().unwrap()).to_f64(),
-        };
-        bytes.chunks_exact(kind.bytes() as usize).map(one).collect()
-    }
-
-    /// Values that every type holds exactly, so that products of moderate length are exact, too.
-    fn values(count: usize, seed: usize) -> Vec<f64> {
-        (0..count).map(|k| ((k * 37 + seed * 11) % 15) as f64 / 2.0 - 3.0).collect()
-    }
 
     struct Objects {
         handle: usize,

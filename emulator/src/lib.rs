@@ -1,8 +1,9 @@
 //! A CUDA device in software, for tests: kernels and everything around them run on a machine without a GPU.
 //!
-//! The crate is a shared library that answers for three: the driver (`libcuda.so.1`), the run-time compiler
-//! (`libnvrtc.so.13`) and the matrix library (`libcublasLt.so.13`). A program that opens those under their names, as
-//! `kiln-backend` does, runs unchanged; [`start`] sees to the names. What it gets is a slow device with sharp eyes:
+//! The crate is a shared library that answers for four: the driver (`libcuda.so.1`), the run-time compiler
+//! (`libnvrtc.so.13`), the matrix library (`libcublasLt.so.13`) and the convolution library (`libcudnn.so.9`). A program
+//! that opens those under their names, as `kiln-backend` does, runs unchanged; [`start`] sees to the names. What it gets
+//! is a slow device with sharp eyes:
 //!
 //! - Kernels are compiled by the system's C++ compiler (`nvrtc`), and a block's threads are fibers (`exec`): shared memory,
 //!   barriers, warp exchanges, votes, atomics and 16-bit floats work as in CUDA. Inline PTX, tensor cores and asynchronous
@@ -21,10 +22,12 @@
 #![allow(unsafe_code)]
 
 mod blas;
+mod dnn;
 mod driver;
 pub(crate) mod exec;
 pub(crate) mod memory;
 pub(crate) mod nvrtc;
+pub(crate) mod operands;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -37,8 +40,16 @@ pub(crate) fn device_count() -> u32 {
 }
 
 /// The names that programs open. Those without a version are here lest the loader find an installed library under them.
-const NAMES: [&str; 6] =
-    ["libcuda.so.1", "libcuda.so", "libnvrtc.so.13", "libnvrtc.so", "libcublasLt.so.13", "libcublasLt.so"];
+const NAMES: [&str; 8] = [
+    "libcuda.so.1",
+    "libcuda.so",
+    "libnvrtc.so.13",
+    "libnvrtc.so",
+    "libcublasLt.so.13",
+    "libcublasLt.so",
+    "libcudnn.so.9",
+    "libcudnn.so",
+];
 /// Set in a process that runs on the emulator.
 const ACTIVE: &str = "KILN_EMULATOR";
 

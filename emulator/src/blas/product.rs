@@ -1,33 +1,9 @@
 //! One (batched) product on the host: checks of what it touches, then a blocked multiplication.
 
-use std::ops::{Add, Mul};
-
-use half::{bf16, f16};
-
-use crate::driver::memory::reachable;
-use crate::memory::{Access, touch};
+use crate::operands::{Input, Kind, Ranges, Real, Touched, Workspace, sorted};
 
 /// The call's name in faults.
 const CALL: &str = "cublasLtMatmul";
-
-/// An element type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    F16,
-    BF16,
-    F32,
-    F64,
-}
-
-impl Kind {
-    pub(super) fn bytes(self) -> u64 {
-        match self {
-            Kind::F16 | Kind::BF16 => 2,
-            Kind::F32 => 4,
-            Kind::F64 => 8,
-        }
-    }
-}
 
 /// A column-major matrix; strides are in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,8 +47,7 @@ pub(super) struct Product {
     pub(super) bias: Option<Bias>,
     pub(super) alpha: f64,
     pub(super) beta: f64,
-    /// Address, bytes given, and bytes used; zeros if there is none.
-    pub(super) workspace: (u64, u64, u64),
+    pub(super) workspace: Workspace,
 }
 
 impl Batch {
@@ -83,7 +58,7 @@ impl Batch {
     }
 
     /// Start and bytes of all that belongs to the matrices, by address; the gaps between columns do not.
-    fn ranges(&self) -> Vec<(u64, u64)> {
+    fn ranges(&self) -> Ranges {
         let Matrix { kind, rows, cols, ld, stride } = self.matrix;
         let matrices = if stride == 0 { 1 } else { self.count };
         let mut ranges = Vec::new();
@@ -99,86 +74,23 @@ impl Batch {
     }
 }
 
-/// By address, with neighbours joined where they meet exactly.
-fn sorted(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    ranges.sort_unstable();
-    let mut joined: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
-    for (at, bytes) in ranges {
-        match joined.last_mut() {
-            Some((start, len)) if *start + *len == at => *len += bytes,
-            _ => joined.push((at, bytes)),
-        }
-    }
-    joined
-}
-
-/// Whether two sorted lists have a byte in common.
-fn overlap(a: &[(u64, u64)], b: &[(u64, u64)]) -> bool {
-    let (mut i, mut j) = (0, 0);
-    while i < a.len() && j < b.len() {
-        let ((a_at, a_len), (b_at, b_len)) = (a[i], b[j]);
-        if a_at + a_len <= b_at {
-            i += 1;
-        } else if b_at + b_len <= a_at {
-            j += 1;
-        } else {
-            return true;
-        }
-    }
-    false
-}
-
 impl Product {
     /// Checks everything that the product touches, then computes it.
     pub(super) fn run(&self) -> Result<(), String> {
         let (m, n) = (self.d.matrix.rows as usize, self.d.matrix.cols as usize);
         let k = if self.transposed[0] { self.a.matrix.rows } else { self.a.matrix.cols } as usize;
-        let label = |name: &str| format!("{CALL} ({m}x{n}x{k}), {name}:");
-        let bias_ranges = self.bias.map(|bias| {
+        let input = |name, ranges| Input { name, ranges, in_place: false };
+        let mut inputs = vec![input("A", self.a.ranges()), input("B", self.b.ranges())];
+        if let Some(c) = &self.c {
+            inputs.push(Input { name: "C", ranges: c.ranges(), in_place: c.at == self.d.at });
+        }
+        if let Some(bias) = &self.bias {
             let rows = Matrix { kind: bias.kind, rows: m as u64, cols: 1, ld: m as u64, stride: bias.stride };
-            Batch { at: bias.at, matrix: rows, count: self.d.count }.ranges()
-        });
-        let inputs = [
-            ("A", Some(self.a.ranges())),
-            ("B", Some(self.b.ranges())),
-            ("C", self.c.map(|c| c.ranges())),
-            ("bias", bias_ranges),
-        ];
-        let output = self.d.ranges();
-        let check = |name: &str, ranges: &[(u64, u64)], access| {
-            let what = label(name);
-            if ranges.iter().any(|&(at, _)| !reachable(at, self.device)) {
-                return Err(format!("{what} memory of another device than {}", self.device));
-            }
-            ranges.iter().try_for_each(|&(at, bytes)| touch(&what, at, bytes as usize, access))
-        };
-        for (name, ranges) in &inputs {
-            check(name, ranges.as_deref().unwrap_or_default(), Access::Read)?;
+            inputs.push(input("bias", Batch { at: bias.at, matrix: rows, count: self.d.count }.ranges()));
         }
-        let (at, given, used) = self.workspace;
-        let space = [(at, given)];
-        let in_place = |name: &str| name == "C" && self.c.is_some_and(|c| c.at == self.d.at);
-        for (name, ranges) in &inputs {
-            let ranges = ranges.as_deref().unwrap_or_default();
-            if !in_place(name) && overlap(&output, ranges) {
-                return Err(format!("{} overlaps the result", label(name)));
-            }
-            if overlap(&space, ranges) {
-                return Err(format!("{} overlaps the workspace", label(name)));
-            }
-        }
-        if overlap(&space, &output) {
-            return Err(format!("{} overlaps the workspace", label("D")));
-        }
-        if output.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
-            return Err(format!("{} parts of the result overlap", label("D")));
-        }
-        check("D", &output, Access::Write)?;
-        if used > 0 {
-            check("workspace", &[(at, used)], Access::Write)?;
-            // SAFETY: the range lies within one live allocation that overlaps no operand.
-            unsafe { std::ptr::write_bytes(at as *mut u8, 0xa5, used as usize) };
-        }
+        let call = format!("{CALL} ({m}x{n}x{k})");
+        let output = ("D", self.d.ranges());
+        Touched { call, device: self.device, inputs, output, workspace: self.workspace }.check()?;
         // SAFETY: all ranges were found to lie in live allocations, and addresses are multiples of the element size.
         unsafe {
             match self.a.matrix.kind {
@@ -191,7 +103,7 @@ impl Product {
 
     /// # Safety
     /// All operands can be accessed and are aligned.
-    unsafe fn compute<T: Real>(&self, m: usize, n: usize, k: usize) {
+    unsafe fn compute<T: Tiles>(&self, m: usize, n: usize, k: usize) {
         // Element (row, inner) of the first and (inner, column) of the second factor.
         let steps = |matrix: &Matrix, turned: bool| {
             if turned { (matrix.ld as usize, 1) } else { (1, matrix.ld as usize) }
@@ -295,21 +207,8 @@ const TILE: usize = ROWS * COLS;
 const INNER_BLOCK: usize = 256;
 const PANEL_BLOCK: usize = 8;
 
-/// The type of products and sums.
-pub(super) trait Real: Copy + Add<Output = Self> + Mul<Output = Self> {
-    const ZERO: Self;
-    fn from_f64(value: f64) -> Self;
-    /// Rounded to 10 bits after the point, ties away from zero.
-    fn tf32(self) -> Self;
-    /// Element `index` of an array.
-    ///
-    /// # Safety
-    /// It can be read and is aligned.
-    unsafe fn load(kind: Kind, at: u64, index: usize) -> Self;
-    /// # Safety
-    /// Element `index` can be written and is aligned.
-    unsafe fn store(self, kind: Kind, at: u64, index: usize);
-
+/// Arithmetic with a multiplication of tiles of its own.
+trait Tiles: Real {
     /// [`add_tile`] with the processor's vectors: fused, so that the sum is rounded once.
     ///
     /// # Safety
@@ -318,43 +217,7 @@ pub(super) trait Real: Copy + Add<Output = Self> + Mul<Output = Self> {
     unsafe fn add_tile_fused(a: &[[Self; ROWS]], b: &[[Self; COLS]], tile: &mut [[Self; ROWS]]);
 }
 
-impl Real for f32 {
-    const ZERO: Self = 0.0;
-
-    fn from_f64(value: f64) -> Self {
-        value as f32
-    }
-
-    fn tf32(self) -> Self {
-        if self.is_finite() { f32::from_bits((self.to_bits() + 0x1000) & !0x1fff) } else { self }
-    }
-
-    #[inline(always)]
-    unsafe fn load(kind: Kind, at: u64, index: usize) -> Self {
-        // SAFETY: the caller vouches for the element.
-        unsafe {
-            match kind {
-                Kind::F16 => (*(at as *const f16).add(index)).to_f32(),
-                Kind::BF16 => (*(at as *const bf16).add(index)).to_f32(),
-                Kind::F32 => *(at as *const f32).add(index),
-                Kind::F64 => *(at as *const f64).add(index) as f32,
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, kind: Kind, at: u64, index: usize) {
-        // SAFETY: the caller vouches for the element.
-        unsafe {
-            match kind {
-                Kind::F16 => *(at as *mut f16).add(index) = f16::from_f32(self),
-                Kind::BF16 => *(at as *mut bf16).add(index) = bf16::from_f32(self),
-                Kind::F32 => *(at as *mut f32).add(index) = self,
-                Kind::F64 => *(at as *mut f64).add(index) = self as f64,
-            }
-        }
-    }
-
+impl Tiles for f32 {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma")]
     unsafe fn add_tile_fused(a: &[[Self; ROWS]], b: &[[Self; COLS]], tile: &mut [[Self; ROWS]]) {
@@ -389,39 +252,7 @@ impl Real for f32 {
     }
 }
 
-impl Real for f64 {
-    const ZERO: Self = 0.0;
-
-    fn from_f64(value: f64) -> Self {
-        value
-    }
-
-    fn tf32(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    unsafe fn load(kind: Kind, at: u64, index: usize) -> Self {
-        // SAFETY: the caller vouches for the element.
-        unsafe {
-            match kind {
-                Kind::F64 => *(at as *const f64).add(index),
-                kind => f32::load(kind, at, index) as f64,
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, kind: Kind, at: u64, index: usize) {
-        // SAFETY: the caller vouches for the element.
-        unsafe {
-            match kind {
-                Kind::F64 => *(at as *mut f64).add(index) = self,
-                kind => (self as f32).store(kind, at, index),
-            }
-        }
-    }
-
+impl Tiles for f64 {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma")]
     unsafe fn add_tile_fused(a: &[[Self; ROWS]], b: &[[Self; COLS]], tile: &mut [[Self; ROWS]]) {
@@ -458,7 +289,7 @@ impl Real for f64 {
 
 /// Adds the products of inner indices `from..to` to the tiles. Factors are packed; tiles are in order of columns, each
 /// column-major.
-fn multiply<T: Real>(
+fn multiply<T: Tiles>(
     a: &[T],
     b: &[T],
     (m, n, k): (usize, usize, usize),
@@ -505,7 +336,7 @@ fn add_tile<T: Real>(a: &[[T; ROWS]], b: &[[T; COLS]], tile: &mut [[T; ROWS]]) {
 mod tests {
     use super::*;
 
-    fn sums<T: Real>(fused: bool) -> Vec<f64>
+    fn sums<T: Tiles>(fused: bool) -> Vec<f64>
     where
         f64: From<T>,
     {
@@ -533,13 +364,5 @@ mod tests {
             assert_eq!(sums::<f32>(true), sums::<f32>(false));
             assert_eq!(sums::<f64>(true), sums::<f64>(false));
         }
-    }
-
-    #[test]
-    fn tf32_rounds_to_ten_bits() {
-        assert_eq!((1.0 + f32::EPSILON).tf32(), 1.0);
-        assert_eq!((1.0 + 1.5 / 1024.0f32).tf32(), 1.0 + 2.0 / 1024.0);
-        assert_eq!((-1.0 - 0.5 / 1024.0f32).tf32(), -1.0 - 1.0 / 1024.0);
-        assert!(f32::NAN.tf32().is_nan() && f32::INFINITY.tf32() == f32::INFINITY);
     }
 }
