@@ -7,7 +7,7 @@
 #   --group GROUP      the test binaries as GROUP says; may be repeated. A group that takes longer than its budget is ended
 #                      and has failed; at its end come its cases, by operation family and kind of dtype
 #                        quick      few cases of each property, in dtypes that differ in how they are handled: 120 s
-#                        full       all tests, at least 20000 cases: 480 s
+#                        full       all tests, at least 40000 cases: 480 s
 #                        large      tensors of more than 2^31 elements, one test at a time, up to 60 GB of device memory: 540 s
 #                        sanitizer  one case of each property under memcheck, then under racecheck: 270 s each
 #   --bench [NAMES]    kiln-bench, a table of device times; NAMES: prefixes, separated by commas
@@ -31,14 +31,14 @@ set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # Groups: cases of each property, and the budgets in seconds. The budgets hold on 16 cores, compiled kernels included.
-quick_cases=4 full_cases=20 sanitizer_cases=1
+quick_cases=3 full_cases=23 sanitizer_cases=1
 # Random programs: each brings kernels to compile, and none has gradients.
-quick_programs=16 full_programs=280
+quick_programs=12 full_programs=280
 # Dtypes that load, compute and combine as another one does.
 quick_skips=(--skip ::f64 --skip ::f16 --skip ::i8 --skip ::i16 --skip ::u16 --skip ::u32 --skip ::u64)
 quick_s=120 full_s=480 large_s=540 sanitizer_s=270
 # What the cases of a full run have to be: see case-report.sh.
-full_requires=(--require 20000 --per-class 100 --views 40 --gradients 30 --edge 10)
+full_requires=(--require 40000 --per-class 100 --views 40 --gradients 30 --edge 10)
 # Every kernel family in the dtypes that differ in how they load, compute or combine.
 memcheck_filters=(::f32 ::bf16 ::u8 ::i64 ::bool creation random:: aliasing::)
 racecheck_filters=(::f32 ::bf16 ::i32 ::bool random::)

@@ -98,7 +98,7 @@ SANITIZER_ERRORS=4 expect 1 "--sanitizer racecheck" "ERROR SUMMARY: 4 errors" "G
 expect 0 "--bench add,sum --digits -- --epochs 2" "bench: add sum" "digits: --device cuda:0 --epochs 2" "GPU summary: 0 passed, 0 failed"
 DIGITS_EXIT=3 expect 1 "--digits --tests" "failed: digits: exit code 3" "GPU summary: 4 passed, 1 failed"
 # Groups: what the binaries are given, budgets, reports.
-expect 0 "--group quick" "cases: 4" "cache: cache-quick" "quick-gpu " "quick-more " "quick: " "GPU summary: 4 passed, 0 failed"
+expect 0 "--group quick" "cases: 3" "cache: cache-quick" "quick-gpu " "quick-more " "quick: " "GPU summary: 4 passed, 0 failed"
 expect 0 "--group quick --filter add --threads 3 --seed 9" "arguments: add --test-threads 3" "seed: 9" "seed 9"
 expect 0 "--group large --threads 8" "arguments: --ignored large:: --test-threads 1 " "GPU summary: 4 passed, 0 failed"
 expect 0 "--group sanitizer" "arguments: ::f32 ::bf16" "--test-threads 1 cases: 1" "allocator: exact" \
@@ -109,10 +109,10 @@ expect 0 "--group quick --group large --tests" "running tests: gpu" "quick-gpu "
 KILN_TEST_CASES=11 expect 0 "--group quick" "11 cases of each property" "cases: 11"
 STAND_IN=none expect 1 "--group large" "failed: large: no test ran"
 CASES=300 expect 0 "--group quick" "matmul         600       600      1200" "1200 cases, seed 7: 50.0% with views"
-CASES=300 expect 1 "--group full" "missing: 1200 cases, not 20000" "failed: full: the cases are not what they have to be"
-expect 1 "--group full" "missing: 0 cases, not 20000" "!missing: 0.0% of the cases with special" "GPU summary: 4 passed, 1 failed"
+CASES=300 expect 1 "--group full" "missing: 1200 cases, not 40000" "failed: full: the cases are not what they have to be"
+expect 1 "--group full" "missing: 0 cases, not 40000" "!missing: 0.0% of the cases with special" "GPU summary: 4 passed, 1 failed"
 expect 0 "--group full --filter add" "!missing" "GPU summary: 4 passed, 0 failed"
-CASES=6000 expect 0 "--group full" "cases: 20" "24000 cases, seed 7" "!missing" "GPU summary: 4 passed, 0 failed"
+CASES=11000 expect 0 "--group full" "cases: 23" "44000 cases, seed 7" "!missing" "GPU summary: 4 passed, 0 failed"
 pack_runner 1
 STAND_IN=hang expect 1 "--group quick" "failed: quick-gpu: ended after 1 s" \
     "failed: quick-more: not started: the budget of 1 s is used up" "GPU summary: 1 passed, 2 failed"

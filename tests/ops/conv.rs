@@ -5,10 +5,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use burn_backend::ops::{ConvOptions, ConvTransposeOptions, DeformConvOptions};
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{Backend, DType};
-use kiln::{ConvAlgorithm, CudaDevice};
+use burn_tensor::Tensor;
+use burn_tensor::module::conv2d;
+use kiln::{ConvAlgorithm, Cuda, CudaDevice};
 
 use crate::Family;
-use crate::harness::family::large;
+use crate::harness::family::{alone, large};
 use crate::harness::{Arg, Body, Dense, Domain, Inputs, Rng, Tolerance, Value, shape};
 
 /// While it lives, convolutions are computed in one way; the choice holds for the process, so those who make it take turns.
@@ -165,6 +167,33 @@ fn a_bias_counts_once_where_algorithms_are_measured() {
         family.check(&args, &Conv2d(options), Tolerance::sum(DType::BF16, 512));
     });
     family.finish();
+}
+
+#[test]
+fn cudnn_computes_a_convolution_in_one_launch_where_it_is_installed() {
+    let version = match CudaDevice::cudnn_version() {
+        Ok(version) => version,
+        Err(why) if std::env::var_os("KILN_EMULATOR").is_none() => return println!("without cuDNN: {why}"),
+        Err(why) => panic!("{why}"),
+    };
+    let _alone = alone();
+    let device = CudaDevice::new(0);
+    let tensor = |shape: [usize; 4]| Tensor::<Cuda, 4>::ones(shape, &device);
+    let (x, w) = (tensor([2, 3, 6, 6]), tensor([4, 3, 3, 3]));
+    let launches = |algorithm| {
+        let _way = Way::new(algorithm);
+        let options = ConvOptions::new([1; 2], [0; 2], [1; 2], 1);
+        let conv = || conv2d(x.clone(), w.clone(), None, options.clone());
+        let first = conv();
+        let before = device.launch_stats().expect("an open device").kernels;
+        let again = conv();
+        let launches = device.launch_stats().expect("an open device").kernels - before;
+        first.into_data().assert_eq(&again.into_data(), true);
+        launches
+    };
+    let (cudnn, columns) = (launches(ConvAlgorithm::Cudnn), launches(ConvAlgorithm::Columns));
+    println!("cuDNN {version}: {cudnn} launch, {columns} without it");
+    assert!(cudnn == 1 && columns > 1, "{cudnn} with cuDNN, {columns} without");
 }
 
 /// From this size on, columns and cuDNN are timed the first time; then one of them is taken.
