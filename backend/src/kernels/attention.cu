@@ -27,19 +27,9 @@ struct Attention {
     u32 causal;
 };
 
-DEV float greater(float a, float b) { return fmaxf(a, b); }  // drops NaN, which comes back with the sum
-DEV double greater(double a, double b) { return fmax(a, b); }
-// 16-bit results are served by the fast exponential.
-template <typename T_>
-DEV float exponential(float x) { return sizeof(T_) == 2 ? __expf(x) : expf(x); }
-template <typename T_>
-DEV double exponential(double x) { return exp(x); }
 DEV float hyperbolic(float x) { return tanhf(x); }
 DEV double hyperbolic(double x) { return tanh(x); }
 
-struct Greater {
-    DEV S operator()(S a, S b) const { return greater(a, b); }
-};
 struct Plus {
     DEV S operator()(S a, S b) const { return a + b; }
 };

@@ -4,13 +4,13 @@ use smallvec::SmallVec;
 
 #[cfg(test)]
 use super::gate::Instance;
-use super::{COMMON_REDUCE, Def, KernelSpec, kernel_file};
+use super::{COMMON_REDUCE, COMMON_SOFTMAX, Def, KernelSpec, kernel_file};
 use crate::driver::launch::{Launch, kernel_arg};
 use crate::dtype::Elem;
 use crate::error::Result;
 use crate::tensor::CudaTensor;
 
-kernel_file!(ATTENTION, "attention.cu", [&COMMON_REDUCE]);
+kernel_file!(ATTENTION, "attention.cu", [&COMMON_REDUCE, &COMMON_SOFTMAX]);
 
 /// Mirrors `Attention` in attention.cu.
 #[repr(C)]

@@ -69,6 +69,7 @@ pub(crate) use kernel_file;
 
 kernel_file!(PRELUDE, "common/prelude.cuh");
 kernel_file!(pub(crate) COMMON_REDUCE, "common/reduce.cuh");
+kernel_file!(pub(crate) COMMON_SOFTMAX, "common/softmax.cuh");
 kernel_file!(pub(crate) WRAPPING, "common/wrapping.cuh");
 kernel_file!(pub(crate) LOOPS, "common/loops.cuh");
 kernel_file!(pub(crate) TAPS, "common/taps.cuh");

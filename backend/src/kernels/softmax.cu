@@ -17,14 +17,6 @@
 
 typedef Compute<T> S;
 
-DEV float greater(float a, float b) { return fmaxf(a, b); }  // drops NaN, which comes back with the sum
-DEV double greater(double a, double b) { return fmax(a, b); }
-
-// 16-bit results are served by the fast exponential; f32 is not: its error grows with the argument.
-template <typename T_>
-DEV float exponential(float x) { return sizeof(T_) == 2 ? __expf(x) : expf(x); }
-template <typename T_>
-DEV double exponential(double x) { return exp(x); }
 DEV float logarithm(float x) { return logf(x); }
 DEV double logarithm(double x) { return log(x); }
 
@@ -33,9 +25,6 @@ DEV S load_signed(T x) {
     return NEGATE ? -v : v;
 }
 
-struct Greater {
-    DEV S operator()(S a, S b) const { return greater(a, b); }
-};
 struct Plus {
     DEV S operator()(S a, S b) const { return a + b; }
 };

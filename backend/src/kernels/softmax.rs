@@ -4,13 +4,13 @@ use smallvec::SmallVec;
 
 #[cfg(test)]
 use super::gate::Instance;
-use super::{COMMON_REDUCE, Def, KernelSpec, kernel_file};
+use super::{COMMON_REDUCE, COMMON_SOFTMAX, Def, KernelSpec, kernel_file};
 use crate::driver::launch::Launch;
 use crate::dtype::Elem;
 use crate::error::Result;
 use crate::tensor::CudaTensor;
 
-kernel_file!(SOFTMAX, "softmax.cu", [&COMMON_REDUCE]);
+kernel_file!(SOFTMAX, "softmax.cu", [&COMMON_REDUCE, &COMMON_SOFTMAX]);
 
 /// Macros of an instance, without a heap allocation for each launch.
 pub(crate) type Defs = SmallVec<[(&'static str, Def); 12]>;
