@@ -1,49 +1,32 @@
-//! The convolution library's C interface (`libcudnn.so.9`): forward, both gradients, and forward with a bias.
+//! The convolution library's C interface (`libcudnn.so.9`): forward and both gradients.
 //!
 //! A convolution is queued like a kernel on its handle's stream and computed on the host when it runs; descriptors and
-//! factors are read at the call. There are few algorithms, and all of them sum alike, but some need a workspace: it is
-//! filled with garbage, and must overlap nothing.
+//! factors are read at the call. Tensors have no gaps. Of the algorithms there are those that sum in one order. They are
+//! computed alike, but most need a workspace: it is filled with garbage, and must overlap nothing.
 
 mod convolution;
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
-use crate::driver::stream::{Work, resolve, run_device};
+use crate::driver::stream::{Work, resolve};
 use crate::driver::{capture, device, handles, lock};
 use crate::operands::{Kind, Workspace};
-use convolution::{Convolution, Direction, Shape, Tensor, Window};
+use convolution::{Convolution, Direction, Window};
 
 /// cuDNN 9.19.0.
 const VERSION: usize = 91_900;
-/// `CUDNN_DIM_MAX`.
-const MAX_DIMS: c_int = 8;
 
-macro_rules! statuses {
-    ($($name:ident = $code:literal, $symbol:literal;)+) => {
-        /// `cudnnStatus_t`: the codes that this library returns.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[repr(u32)]
-        pub(crate) enum Status {
-            $($name = $code,)+
-        }
-
-        fn name(code: u32) -> &'static CStr {
-            match code {
-                $($code => $symbol,)+
-                _ => c"CUDNN_UNKNOWN_STATUS",
-            }
-        }
-    };
-}
-
-statuses! {
-    Success = 0, c"CUDNN_STATUS_SUCCESS";
-    NotInitialized = 1001, c"CUDNN_STATUS_NOT_INITIALIZED";
-    BadParam = 2000, c"CUDNN_STATUS_BAD_PARAM";
-    NotSupported = 3000, c"CUDNN_STATUS_NOT_SUPPORTED";
-    InternalError = 4000, c"CUDNN_STATUS_INTERNAL_ERROR";
-    ExecutionFailed = 5000, c"CUDNN_STATUS_EXECUTION_FAILED";
+/// `cudnnStatus_t`: the codes that this library returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Status {
+    Success = 0,
+    NotInitialized = 1001,
+    BadParam = 2000,
+    NotSupported = 3000,
+    InternalError = 4000,
+    ExecutionFailed = 5000,
 }
 
 fn answer(result: Result<(), Status>) -> Status {
@@ -116,41 +99,43 @@ fn kind(code: u32) -> Result<Kind, Status> {
     }
 }
 
-/// The last of `cudnnDataType_t`.
-const LAST_KIND: u32 = 21;
 /// The last of `cudnnMathType_t`: no rounding before products.
 const FMA_MATH: u32 = 3;
-/// `CUDNN_CROSS_CORRELATION`, the last of its kind: filters are not turned around.
-const CROSS_CORRELATION: u32 = 1;
-/// `CUDNN_ACTIVATION_IDENTITY`.
-const IDENTITY: u32 = 5;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct TensorValues {
-    kind: u32,
-    dims: Vec<usize>,
-    strides: Vec<c_int>,
-}
-
+/// Type and sizes.
 #[derive(Debug, Clone)]
-struct FilterValues {
-    kind: u32,
-    format: u32,
+struct Array {
+    kind: Kind,
     dims: Vec<usize>,
 }
 
-#[derive(Debug, Clone)]
-struct ActivationValues {
-    mode: u32,
-    nan: u32,
+impl Array {
+    /// Of two or three spatial dims and at most 2^31 - 1 elements.
+    ///
+    /// # Safety
+    /// `dims` is null or leads to `count` integers.
+    unsafe fn new(code: u32, count: c_int, dims: *const c_int) -> Result<Self, Status> {
+        let kind = kind(code)?;
+        require((4..=5).contains(&count), Status::NotSupported)?;
+        // SAFETY: the caller vouches for the array.
+        let dims = unsafe { sizes(dims, count, 1) }?;
+        let elements = dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
+        require(elements.is_some_and(|count| count <= c_int::MAX as usize), Status::NotSupported)?;
+        Ok(Array { kind, dims })
+    }
 }
+
+#[derive(Debug, Clone)]
+struct TensorValues(Array);
+
+#[derive(Debug, Clone)]
+struct FilterValues(Array);
 
 #[derive(Debug, Clone)]
 struct ConvolutionValues {
     /// Without spatial dims until it is set.
     window: Window,
-    mode: u32,
-    compute: u32,
+    compute: Kind,
     math: u32,
 }
 
@@ -158,12 +143,6 @@ struct ConvolutionValues {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cudnnGetVersion() -> usize {
     VERSION
-}
-
-/// The name of a status.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnGetErrorString(code: u32) -> *const c_char {
-    name(code).as_ptr()
 }
 
 /// The library on the current context's device, with the default stream. May wait for the device, so captures can forbid
@@ -177,18 +156,6 @@ pub(crate) unsafe extern "C" fn cudnnCreate(handle: *mut usize) -> Status {
         unsafe { create(handle, Handle { device, stream: Mutex::new(0) }) }
     };
     answer(make())
-}
-
-/// Waits for the handle's device and ends it.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnDestroy(handle: usize) -> Status {
-    let end = || {
-        let device = get::<Handle>(handle)?.device;
-        capture::permit().map_err(|_| Status::InternalError)?;
-        run_device(device);
-        handles::remove::<Handle>(handle).map(|_| ()).ok_or(Status::BadParam)
-    };
-    answer(end())
 }
 
 /// The stream for what is called from here on.
@@ -211,7 +178,7 @@ pub(crate) unsafe extern "C" fn cudnnCreateTensorDescriptor(desc: *mut usize) ->
     answer(unsafe { create(desc, Descriptor::<TensorValues>(Mutex::default())) })
 }
 
-/// Type, sizes and strides of a tensor; it spans at most 2^31 - 1 elements.
+/// Type, sizes and strides of a tensor, which must have no gaps.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cudnnSetTensorNdDescriptor(
     desc: usize,
@@ -221,20 +188,11 @@ pub(crate) unsafe extern "C" fn cudnnSetTensorNdDescriptor(
     strides: *const c_int,
 ) -> Status {
     let set = || {
-        require(kind <= LAST_KIND, Status::BadParam)?;
-        require((4..=MAX_DIMS).contains(&count), Status::NotSupported)?;
         // SAFETY: the caller passes arrays of `count` integers or null.
-        let dims = unsafe { sizes(dims, count, 1) }?;
-        require(!strides.is_null(), Status::BadParam)?;
-        // SAFETY: as above.
-        let strides: Vec<_> = (0..dims.len()).map(|k| unsafe { strides.add(k).read() }).collect();
-        let steps =
-            dims.iter().zip(&strides).map(|(&dim, &stride)| (dim - 1) as i128 * stride.max(0) as i128);
-        let span = 1 + steps.sum::<i128>();
-        let elements = dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
-        let most = c_int::MAX as usize;
-        require(elements.is_some_and(|count| count <= most) && span <= most as i128, Status::NotSupported)?;
-        assign(desc, TensorValues { kind, dims, strides })
+        let (array, strides) = unsafe { (Array::new(kind, count, dims)?, sizes(strides, count, 1)?) };
+        let packed = (1..=strides.len()).map(|k| array.dims[k..].iter().product());
+        require(strides.into_iter().eq(packed), Status::NotSupported)?;
+        assign(desc, TensorValues(array))
     };
     answer(set())
 }
@@ -252,7 +210,7 @@ pub(crate) unsafe extern "C" fn cudnnCreateFilterDescriptor(desc: *mut usize) ->
     answer(unsafe { create(desc, Descriptor::<FilterValues>(Mutex::default())) })
 }
 
-/// Type, order and sizes of a filter, which has no gaps.
+/// Type, order (`CUDNN_TENSOR_NCHW`) and sizes of a filter.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cudnnSetFilterNdDescriptor(
     desc: usize,
@@ -262,13 +220,9 @@ pub(crate) unsafe extern "C" fn cudnnSetFilterNdDescriptor(
     dims: *const c_int,
 ) -> Status {
     let set = || {
-        require(kind <= LAST_KIND && format <= 2, Status::BadParam)?;
-        require((4..=MAX_DIMS).contains(&count), Status::NotSupported)?;
+        require(format == 0, Status::NotSupported)?;
         // SAFETY: the caller passes an array of `count` integers or null.
-        let dims = unsafe { sizes(dims, count, 1) }?;
-        let elements = dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
-        require(elements.is_some_and(|count| count <= c_int::MAX as usize), Status::NotSupported)?;
-        assign(desc, FilterValues { kind, format, dims })
+        assign(desc, FilterValues(unsafe { Array::new(kind, count, dims) }?))
     };
     answer(set())
 }
@@ -283,12 +237,12 @@ pub(crate) unsafe extern "C" fn cudnnDestroyFilterDescriptor(desc: usize) -> Sta
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cudnnCreateConvolutionDescriptor(desc: *mut usize) -> Status {
     let window = Window { pads: Vec::new(), strides: Vec::new(), dilations: Vec::new(), groups: 1 };
-    let values = ConvolutionValues { window, mode: CROSS_CORRELATION, compute: 0, math: 0 };
+    let values = ConvolutionValues { window, compute: Kind::F32, math: 0 };
     // SAFETY: the caller passes a valid place or null.
     answer(unsafe { create(desc, Descriptor(Mutex::new(Some(values)))) })
 }
 
-/// Padding, strides and dilation of each spatial dim, and the type of sums.
+/// Padding, strides and dilation of each spatial dim, the mode (`CUDNN_CROSS_CORRELATION`) and the type of sums.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cudnnSetConvolutionNdDescriptor(
     desc: usize,
@@ -301,13 +255,12 @@ pub(crate) unsafe extern "C" fn cudnnSetConvolutionNdDescriptor(
 ) -> Status {
     let set = || {
         let old = values::<ConvolutionValues>(desc)?;
-        require(count >= 1 && mode <= CROSS_CORRELATION && compute <= LAST_KIND, Status::BadParam)?;
-        require(count <= MAX_DIMS - 2, Status::NotSupported)?;
+        require((2..=3).contains(&count) && mode == 1, Status::NotSupported)?;
         // SAFETY: the caller passes arrays of `count` integers or null.
         let (pads, strides, dilations) =
             unsafe { (sizes(pads, count, 0)?, sizes(strides, count, 1)?, sizes(dilations, count, 1)?) };
         let window = Window { pads, strides, dilations, groups: old.window.groups };
-        assign(desc, ConvolutionValues { window, mode, compute, math: old.math })
+        assign(desc, ConvolutionValues { window, compute: kind(compute)?, math: old.math })
     };
     answer(set())
 }
@@ -342,39 +295,12 @@ pub(crate) unsafe extern "C" fn cudnnDestroyConvolutionDescriptor(desc: usize) -
     destroy::<Descriptor<ConvolutionValues>>(desc)
 }
 
-/// An activation without values.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnCreateActivationDescriptor(desc: *mut usize) -> Status {
-    // SAFETY: the caller passes a valid place or null.
-    answer(unsafe { create(desc, Descriptor::<ActivationValues>(Mutex::default())) })
-}
-
-/// An activation function, with a coefficient that the identity does not use.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnSetActivationDescriptor(
-    desc: usize,
-    mode: u32,
-    nan: u32,
-    _coefficient: f64,
-) -> Status {
-    answer(
-        require(mode <= 6 && nan <= 1, Status::BadParam)
-            .and_then(|()| assign(desc, ActivationValues { mode, nan })),
-    )
-}
-
-/// Ends a handle.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnDestroyActivationDescriptor(desc: usize) -> Status {
-    destroy::<Descriptor<ActivationValues>>(desc)
-}
-
 /// A convolution of tensors that fit together, by an algorithm that there is.
 #[derive(Debug)]
 struct Plan {
     kind: Kind,
-    /// Shapes of x, w and y.
-    shapes: [Shape; 3],
+    /// Of x, w and y.
+    dims: [Vec<usize>; 3],
     window: Window,
     tf32: bool,
     workspace: u64,
@@ -384,8 +310,8 @@ struct Plan {
 type Descriptors = [usize; 4];
 
 fn plan(direction: Direction, algorithm: u32, descriptors: Descriptors) -> Result<Plan, Status> {
-    let (x, y): (TensorValues, TensorValues) = (values(descriptors[0])?, values(descriptors[2])?);
-    let w: FilterValues = values(descriptors[1])?;
+    let (TensorValues(x), TensorValues(y)) = (values(descriptors[0])?, values(descriptors[2])?);
+    let FilterValues(w) = values(descriptors[1])?;
     let convolution: ConvolutionValues = values(descriptors[3])?;
     let window = convolution.window;
     let (rank, spatial) = (x.dims.len(), window.pads.len());
@@ -399,33 +325,23 @@ fn plan(direction: Direction, algorithm: u32, descriptors: Descriptors) -> Resul
         let room = x.dims[k + 2] + 2 * window.pads[k];
         require(room >= reach && y.dims[k + 2] == 1 + (room - reach) / window.strides[k], Status::BadParam)?;
     }
-    require(rank <= 5 && w.format == 0 && convolution.mode == CROSS_CORRELATION, Status::NotSupported)?;
-    let kind = kind(x.kind)?;
-    let compute = if kind == Kind::F64 { 1 } else { 0 };
+    let compute = if x.kind == Kind::F64 { Kind::F64 } else { Kind::F32 };
     require(convolution.compute == compute, Status::NotSupported)?;
     let workspace = workspace(direction, algorithm, &w.dims)?;
-    let tf32 = kind == Kind::F32 && convolution.math != FMA_MATH;
-    Ok(Plan { kind, shapes: [shape(x)?, Shape::packed(&w.dims), shape(y)?], window, tf32, workspace })
-}
-
-/// The shape of a tensor whose strides lead forwards.
-fn shape(values: TensorValues) -> Result<Shape, Status> {
-    let forwards = |(&dim, &stride): (&usize, &c_int)| dim == 1 || stride > 0;
-    require(values.dims.iter().zip(&values.strides).all(forwards), Status::NotSupported)?;
-    let strides = values.strides.iter().map(|&stride| stride.max(0) as usize).collect();
-    Ok(Shape { dims: values.dims, strides })
+    let tf32 = x.kind == Kind::F32 && convolution.math != FMA_MATH;
+    Ok(Plan { kind: x.kind, dims: [x.dims, w.dims, y.dims], window, tf32, workspace })
 }
 
 /// Bytes that an algorithm needs, as for a table of a filter's elements: not the same for any two that need some.
 fn workspace(direction: Direction, algorithm: u32, filter: &[usize]) -> Result<u64, Status> {
     let table = (4 * filter[1..].iter().product::<usize>() as u64).next_multiple_of(256);
-    let (count, needed) = match direction {
-        Direction::Forward => (8, [Some(0), Some(table), None, None]),
-        Direction::BackwardData => (6, [Some(0), Some(2 * table), None, None]),
-        Direction::BackwardFilter => (7, [Some(0), Some(3 * table), None, Some(4 * table)]),
-    };
-    require(algorithm < count, Status::BadParam)?;
-    needed.get(algorithm as usize).copied().flatten().ok_or(Status::NotSupported)
+    match (direction, algorithm) {
+        (Direction::Forward, 0) => Ok(0),
+        (Direction::Forward, 1) => Ok(table),
+        (Direction::BackwardData, 1) => Ok(2 * table),
+        (Direction::BackwardFilter, 1) => Ok(3 * table),
+        _ => Err(Status::NotSupported),
+    }
 }
 
 /// Writes the bytes that an algorithm needs.
@@ -465,7 +381,7 @@ pub(crate) unsafe extern "C" fn cudnnGetConvolutionForwardWorkspaceSize(
     unsafe { workspace_size(handle, Direction::Forward, algorithm, [x, w, y, convolution], bytes) }
 }
 
-/// Workspace of the gradient of x: none for algorithm 0, some for 1; there are no others.
+/// Workspace of the gradient of x, for which there is algorithm 1.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cudnnGetConvolutionBackwardDataWorkspaceSize(
     handle: usize,
@@ -480,7 +396,7 @@ pub(crate) unsafe extern "C" fn cudnnGetConvolutionBackwardDataWorkspaceSize(
     unsafe { workspace_size(handle, Direction::BackwardData, algorithm, [dx, w, dy, convolution], bytes) }
 }
 
-/// Workspace of the gradient of w: none for algorithm 0, some for 1 and 3; there are no others.
+/// Workspace of the gradient of w, for which there is algorithm 1.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cudnnGetConvolutionBackwardFilterWorkspaceSize(
     handle: usize,
@@ -507,20 +423,6 @@ struct Call {
     at: [u64; 3],
     workspace: (u64, usize),
     factors: [*const c_void; 2],
-    /// What is added instead of the result itself.
-    side: Option<Side>,
-}
-
-/// Operands of a forward convolution with a bias.
-struct Side {
-    z: (usize, u64),
-    bias: (usize, u64),
-    activation: usize,
-}
-
-/// Whether an address can be one of a tensor.
-fn aligned(at: u64, kind: Kind) -> Result<(), Status> {
-    require(at != 0 && at.is_multiple_of(kind.bytes()), Status::BadParam)
 }
 
 /// Queues a convolution.
@@ -530,30 +432,19 @@ fn aligned(at: u64, kind: Kind) -> Result<(), Status> {
 unsafe fn queue(call: Call) -> Result<(), Status> {
     let handle = get::<Handle>(call.handle)?;
     require(call.factors.iter().all(|factor| !factor.is_null()), Status::BadParam)?;
-    let Plan { kind, shapes, window, tf32, workspace: used } =
+    let Plan { kind, dims, window, tf32, workspace: used } =
         plan(call.direction, call.algorithm, call.descriptors)?;
     // SAFETY: the caller passes factors, of the type that goes with the tensors'.
     let [alpha, beta] = call.factors.map(|at| unsafe { kind.factor(at) });
-    for at in call.at {
-        aligned(at, kind)?;
-    }
+    let usable = |at: u64| at != 0 && at.is_multiple_of(kind.bytes());
+    require(call.at.into_iter().all(usable), Status::BadParam)?;
     let (at, given) = call.workspace;
     require(used == 0 || at != 0 && at.is_multiple_of(256), Status::BadParam)?;
     require(given as u64 >= used, Status::BadParam)?;
     let workspace = if at == 0 { Workspace::default() } else { Workspace { at, given: given as u64, used } };
-    let tensors =
-        std::array::from_fn(|k| Tensor { name: call.names[k], at: call.at[k], shape: shapes[k].clone() });
-    let result = &tensors[call.direction.result()];
-    let (added, bias) = match &call.side {
-        None => (result.clone(), None),
-        Some(side) => {
-            let (z, bias) = side_tensors(side, &call, kind, result)?;
-            (z, Some(bias))
-        }
-    };
+    let sizes = call.direction.operands().map(|k| format!("{} {:?}", call.names[k], dims[k]));
     let stream = resolve(*lock(&handle.stream)).map_err(|_| Status::BadParam)?;
     require(stream.device == handle.device, Status::BadParam)?;
-    let sizes = call.direction.operands().map(|k| format!("{} {:?}", tensors[k].name, tensors[k].shape.dims));
     let convolution = Convolution {
         call: format!("{} ({})", call.name, sizes.join(", ")),
         device: handle.device,
@@ -561,35 +452,15 @@ unsafe fn queue(call: Call) -> Result<(), Status> {
         kind,
         tf32,
         window,
-        tensors,
+        names: call.names,
+        at: call.at,
+        dims,
         alpha,
-        added: (beta != 0.0).then_some((added, beta)),
-        bias,
+        beta,
         workspace,
-    }
-    .arranged();
+    };
     let work = Work::Library(Box::new(move || convolution.run()));
     stream.enqueue(work).map(|_| ()).map_err(|_| Status::ExecutionFailed)
-}
-
-/// z, which is like the result, and the bias.
-fn side_tensors(side: &Side, call: &Call, kind: Kind, y: &Tensor) -> Result<(Tensor, Tensor), Status> {
-    let activation: ActivationValues = values(side.activation)?;
-    let z: TensorValues = values(side.z.0)?;
-    let bias: TensorValues = values(side.bias.0)?;
-    aligned(side.z.1, kind)?;
-    aligned(side.bias.1, kind)?;
-    // The identity goes with one algorithm only.
-    require(activation.mode == IDENTITY && activation.nan == 0 && call.algorithm == 1, Status::NotSupported)?;
-    require(kind != Kind::BF16, Status::NotSupported)?;
-    let filters = y.shape.dims[1];
-    let fits = |(k, &dim): (usize, &usize)| dim == if k == 1 { filters } else { 1 };
-    let rank = y.shape.dims.len();
-    require(bias.dims.len() == rank && bias.dims.iter().enumerate().all(fits), Status::BadParam)?;
-    require(bias.kind == z.kind && z == values(call.descriptors[2])?, Status::NotSupported)?;
-    require(bias.strides[1] == 1, Status::NotSupported)?;
-    let z = Tensor { name: "z", at: side.z.1, shape: shape(z)? };
-    Ok((z, Tensor { name: "bias", at: side.bias.1, shape: shape(bias)? }))
 }
 
 /// Queues `y = alpha convolution(x, w) + beta y`. Tensors are read when it runs.
@@ -619,7 +490,6 @@ pub(crate) unsafe extern "C" fn cudnnConvolutionForward(
         at: [x, w, y],
         workspace: (workspace, workspace_bytes),
         factors: [alpha, beta],
-        side: None,
     };
     // SAFETY: the caller passes factors or null.
     answer(unsafe { queue(call) })
@@ -652,7 +522,6 @@ pub(crate) unsafe extern "C" fn cudnnConvolutionBackwardData(
         at: [dx, w, dy],
         workspace: (workspace, workspace_bytes),
         factors: [alpha, beta],
-        side: None,
     };
     // SAFETY: the caller passes factors or null.
     answer(unsafe { queue(call) })
@@ -685,46 +554,6 @@ pub(crate) unsafe extern "C" fn cudnnConvolutionBackwardFilter(
         at: [x, dw, dy],
         workspace: (workspace, workspace_bytes),
         factors: [alpha, beta],
-        side: None,
-    };
-    // SAFETY: the caller passes factors or null.
-    answer(unsafe { queue(call) })
-}
-
-/// Queues `y = alpha1 convolution(x, w) + alpha2 z + bias`. The activation has to be the identity, which goes with
-/// algorithm 1 only. Tensors are read when it runs.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnConvolutionBiasActivationForward(
-    handle: usize,
-    alpha1: *const c_void,
-    x_desc: usize,
-    x: u64,
-    w_desc: usize,
-    w: u64,
-    convolution: usize,
-    algorithm: u32,
-    workspace: u64,
-    workspace_bytes: usize,
-    alpha2: *const c_void,
-    z_desc: usize,
-    z: u64,
-    bias_desc: usize,
-    bias: u64,
-    activation: usize,
-    y_desc: usize,
-    y: u64,
-) -> Status {
-    let call = Call {
-        name: "cudnnConvolutionBiasActivationForward",
-        direction: Direction::Forward,
-        algorithm,
-        handle,
-        descriptors: [x_desc, w_desc, y_desc, convolution],
-        names: ["x", "w", "y"],
-        at: [x, w, y],
-        workspace: (workspace, workspace_bytes),
-        factors: [alpha1, alpha2],
-        side: Some(Side { z: (z_desc, z), bias: (bias_desc, bias), activation }),
     };
     // SAFETY: the caller passes factors or null.
     answer(unsafe { queue(call) })
@@ -733,35 +562,24 @@ pub(crate) unsafe extern "C" fn cudnnConvolutionBiasActivationForward(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::capture as graphs;
     use crate::driver::status::Status as Driver;
     use crate::driver::testing::{Bench, alloc, sync};
     use crate::driver::{faults, stream};
-    use crate::operands::testing::{decode, encode};
+    use crate::operands::testing::{decode, encode, values};
 
     const CODES: [(Kind, u32); 4] = [(Kind::F32, 0), (Kind::F64, 1), (Kind::F16, 2), (Kind::BF16, 9)];
     const DIRECTIONS: [Direction; 3] =
         [Direction::Forward, Direction::BackwardData, Direction::BackwardFilter];
-    /// What lies between a tensor's elements.
-    const GAP: f64 = 77.0;
-
-    fn code(kind: Kind) -> u32 {
-        CODES.iter().find(|(known, _)| *known == kind).unwrap().1
-    }
 
     /// A convolution to test.
     #[derive(Debug, Clone)]
     struct Case {
         direction: Direction,
         kind: Kind,
-        batch: usize,
-        /// Of a group.
-        channels: usize,
-        filters: usize,
-        input: Vec<usize>,
-        filter: Vec<usize>,
+        x: Vec<usize>,
+        w: Vec<usize>,
         window: Window,
-        /// Of x and y: 0 is packed; 1 has channels last; 2 has gaps after each row and image.
-        layouts: [usize; 2],
         algorithm: u32,
         math: u32,
         alpha: f64,
@@ -770,182 +588,98 @@ mod tests {
 
     fn case(direction: Direction) -> Case {
         let window = Window { pads: vec![1, 1], strides: vec![1, 1], dilations: vec![1, 1], groups: 1 };
-        Case {
-            direction,
-            kind: Kind::F32,
-            batch: 2,
-            channels: 3,
-            filters: 2,
-            input: vec![4, 5],
-            filter: vec![3, 3],
-            window,
-            layouts: [0, 0],
-            algorithm: 0,
-            math: FMA_MATH,
-            alpha: 1.0,
-            beta: 0.0,
+        let (x, w, kind) = (vec![2, 3, 4, 5], vec![2, 3, 3, 3], Kind::F32);
+        Case { direction, kind, x, w, window, algorithm: 1, math: FMA_MATH, alpha: 1.0, beta: 0.0 }
+    }
+
+    /// Any case; the numbers are the same in each run.
+    fn random(state: &mut u64, direction: Direction, kind: Kind) -> Case {
+        let mut below = |end: usize| {
+            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (*state >> 33) as usize % end
+        };
+        let (spatial, groups, channels) = (2 + below(2), 1 + below(3), 1 + below(3));
+        let (mut x, mut w) = (vec![1 + below(2), channels * groups], vec![groups * (1 + below(3)), channels]);
+        let mut window = Window { pads: Vec::new(), strides: Vec::new(), dilations: Vec::new(), groups };
+        for k in 0..spatial {
+            let (size, pad, dilation) = (1 + below(3), below(4), 1 + below(2));
+            // Some rows have more than one vector.
+            let input = 1 + below(6) + if k + 1 == spatial { below(2) * 14 } else { 0 };
+            x.push(input.max(((size - 1) * dilation + 1).saturating_sub(2 * pad)));
+            w.push(size);
+            window.pads.push(pad);
+            window.strides.push(1 + below(3));
+            window.dilations.push(dilation);
         }
+        let algorithm = if direction == Direction::Forward { below(2) as u32 } else { 1 };
+        let (alpha, beta) = ([1.0, 0.5][below(2)], [0.0, 1.0, 0.5][below(3)]);
+        Case { direction, kind, x, w, window, algorithm, math: FMA_MATH, alpha, beta }
+    }
+
+    /// All indices of an array, in order.
+    fn indices(dims: &[usize]) -> Vec<Vec<usize>> {
+        dims.iter().fold(vec![Vec::new()], |indices, &dim| {
+            let longer = |index: &Vec<usize>, k| index.iter().copied().chain([k]).collect();
+            indices.iter().flat_map(|index| (0..dim).map(move |k| longer(index, k))).collect()
+        })
     }
 
     impl Case {
         /// Sizes of x, w and y.
         fn dims(&self) -> [Vec<usize>; 3] {
-            let Window { pads, strides, dilations, groups } = &self.window;
+            let Window { pads, strides, dilations, .. } = &self.window;
             let output = |k: usize| {
-                let reach = (self.filter[k] - 1) * dilations[k] + 1;
-                1 + (self.input[k] + 2 * pads[k] - reach) / strides[k]
+                let reach = (self.w[k + 2] - 1) * dilations[k] + 1;
+                1 + (self.x[k + 2] + 2 * pads[k] - reach) / strides[k]
             };
-            let filters = self.filters * groups;
-            [
-                [&[self.batch, self.channels * groups], &self.input[..]].concat(),
-                [&[filters, self.channels], &self.filter[..]].concat(),
-                [vec![self.batch, filters], (0..self.input.len()).map(output).collect()].concat(),
-            ]
+            let y = [self.x[0], self.w[0]].into_iter().chain((0..pads.len()).map(output)).collect();
+            [self.x.clone(), self.w.clone(), y]
         }
 
-        fn shapes(&self) -> [Shape; 3] {
-            let [x, w, y] = self.dims();
-            [laid_out(&x, self.layouts[0]), Shape::packed(&w), laid_out(&y, self.layouts[1])]
+        fn elements(&self) -> [usize; 3] {
+            self.dims().map(|dims| dims.iter().product())
         }
 
-        fn result(&self) -> usize {
-            self.direction.result()
-        }
-
-        /// `alpha convolution`, of all three tensors without gaps, in plain loops.
-        fn convolve(&self, tensors: &[Vec<f64>; 3]) -> Vec<f64> {
+        /// `alpha convolution + beta result`, in plain loops.
+        fn computed(&self, tensors: &[Vec<f64>; 3]) -> Vec<f64> {
             let Window { pads, strides, dilations, groups } = &self.window;
-            let [x_dims, w_dims, y_dims] = self.dims();
-            let (x_size, w_size, y_size): (usize, usize, usize) =
-                (x_dims[2..].iter().product(), w_dims[2..].iter().product(), y_dims[2..].iter().product());
-            let mut sums = vec![0.0; tensors[self.result()].len()];
-            for image in 0..self.batch {
-                for filter in 0..w_dims[0] {
-                    let group = filter / (w_dims[0] / groups);
-                    for channel in 0..self.channels {
-                        for tap in 0..w_size {
-                            for output in 0..y_size {
-                                let (mut tap_rest, mut output_rest) = (tap, output);
-                                let (mut place, mut factor, mut inside) = (0, 1, true);
-                                for k in (0..self.input.len()).rev() {
-                                    let at = output_rest % y_dims[k + 2] * strides[k]
-                                        + tap_rest % w_dims[k + 2] * dilations[k];
-                                    inside &= at >= pads[k] && at - pads[k] < self.input[k];
-                                    place += at.wrapping_sub(pads[k]).wrapping_mul(factor) * inside as usize;
-                                    factor *= self.input[k];
-                                    tap_rest /= w_dims[k + 2];
-                                    output_rest /= y_dims[k + 2];
-                                }
-                                if !inside {
-                                    continue;
-                                }
-                                let channel_of_x = image * x_dims[1] + group * self.channels + channel;
-                                let x = channel_of_x * x_size + place;
-                                let w = (filter * self.channels + channel) * w_size + tap;
-                                let y = (image * w_dims[0] + filter) * y_size + output;
-                                let at = [x, w, y][self.result()];
-                                let one = |k: usize, at: usize| {
-                                    if k == self.result() { 1.0 } else { tensors[k][at] }
-                                };
-                                sums[at] += self.alpha * one(0, x) * one(1, w) * one(2, y);
-                            }
-                        }
+            let (dims, result, [a, b]) = (self.dims(), self.direction.result(), self.direction.operands());
+            let taps = indices(&dims[1]);
+            let mut sums: Vec<_> = tensors[result].iter().map(|value| self.beta * value).collect();
+            for y in indices(&dims[2]) {
+                for w in taps.iter().filter(|w| w[0] == y[1]) {
+                    let mut x = vec![y[0], w[0] / (dims[1][0] / groups) * dims[1][1] + w[1]];
+                    let spatial = 0..pads.len();
+                    x.extend(
+                        spatial
+                            .map(|k| (y[k + 2] * strides[k] + w[k + 2] * dilations[k]).wrapping_sub(pads[k])),
+                    );
+                    if x.iter().zip(&dims[0]).all(|(at, dim)| at < dim) {
+                        let flat = |index: &[usize], k: usize| {
+                            dims[k].iter().zip(index).fold(0, |at, (dim, index)| at * dim + index)
+                        };
+                        let at = [flat(&x, 0), flat(w, 1), flat(&y, 2)];
+                        sums[at[result]] += self.alpha * tensors[a][at[a]] * tensors[b][at[b]];
                     }
                 }
             }
-            sums
+            decode(self.kind, &encode(self.kind, &sums))
         }
     }
 
-    fn laid_out(dims: &[usize], layout: usize) -> Shape {
-        let mut shape = Shape::packed(dims);
-        match layout {
-            0 => {}
-            1 => {
-                let order: Vec<_> = [0].into_iter().chain(2..dims.len()).chain([1]).collect();
-                let mut step = 1;
-                for &k in order.iter().rev() {
-                    shape.strides[k] = step;
-                    step *= dims[k];
-                }
-            }
-            _ => {
-                let mut step = 2;
-                for k in (0..dims.len()).rev() {
-                    shape.strides[k] = step;
-                    step = step * dims[k] + k % 2;
-                }
-            }
-        }
-        shape
-    }
-
-    /// Of all elements, in order.
-    fn offsets(shape: &Shape) -> Vec<usize> {
-        shape.dims.iter().zip(&shape.strides).fold(vec![0], |offsets, (&dim, &stride)| {
-            offsets.iter().flat_map(|at| (0..dim).map(move |k| at + k * stride)).collect()
-        })
-    }
-
-    /// Numbers that are the same in each run.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, end: usize) -> usize {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) as usize % end
-        }
-
-        /// Values that every type holds exactly, so that sums of a moderate number of products are exact, too.
-        fn values(&mut self, count: usize) -> Vec<f64> {
-            (0..count).map(|_| self.below(15) as f64 / 2.0 - 3.5).collect()
-        }
-
-        fn case(&mut self, direction: Direction, kind: Kind) -> Case {
-            let spatial = 2 + self.below(2);
-            let mut sizes = |least: usize, most: usize| -> Vec<usize> {
-                (0..spatial).map(|_| least + self.below(most - least + 1)).collect()
-            };
-            let filter = sizes(1, 3);
-            let window =
-                Window { pads: sizes(0, 3), strides: sizes(1, 3), dilations: sizes(1, 2), groups: 1 };
-            let mut input = sizes(1, 6);
-            for k in 0..spatial {
-                let reach = (filter[k] - 1) * window.dilations[k] + 1;
-                input[k] = input[k].max(reach.saturating_sub(2 * window.pads[k]));
-            }
-            // Rows of more than one vector.
-            input[spatial - 1] += self.below(2) * 14;
-            let algorithms = if direction == Direction::BackwardFilter { vec![0, 1, 3] } else { vec![0, 1] };
-            Case {
-                direction,
-                kind,
-                batch: 1 + self.below(3),
-                channels: 1 + self.below(3),
-                filters: 1 + self.below(3),
-                input,
-                filter,
-                window: Window { groups: 1 + self.below(3), ..window },
-                layouts: [self.below(3), self.below(3)],
-                algorithm: algorithms[self.below(algorithms.len())],
-                math: FMA_MATH,
-                alpha: [1.0, 0.5][self.below(2)],
-                beta: [0.0, 1.0, 0.5][self.below(3)],
-            }
-        }
-    }
-
-    /// A handle and the descriptors of a case; z is described as y is.
+    /// A handle and the descriptors of a case.
     struct Objects {
         handle: usize,
         descriptors: Descriptors,
-        bias: usize,
-        activation: usize,
     }
 
-    fn set_tensor(desc: usize, kind: u32, shape: &Shape) -> Status {
-        let dims: Vec<_> = shape.dims.iter().map(|&dim| dim as c_int).collect();
-        let strides: Vec<_> = shape.strides.iter().map(|&stride| stride as c_int).collect();
+    fn ints(values: &[usize]) -> Vec<c_int> {
+        values.iter().map(|&value| value as c_int).collect()
+    }
+
+    fn set_tensor(desc: usize, kind: u32, dims: &[usize]) -> Status {
+        let strides: Vec<_> = (1..=dims.len()).map(|k| dims[k..].iter().product()).collect();
+        let (dims, strides) = (ints(dims), ints(&strides));
         // SAFETY: the arrays have that many integers.
         unsafe {
             cudnnSetTensorNdDescriptor(desc, kind, dims.len() as c_int, dims.as_ptr(), strides.as_ptr())
@@ -953,14 +687,13 @@ mod tests {
     }
 
     fn set_filter(desc: usize, kind: u32, format: u32, dims: &[usize]) -> Status {
-        let dims: Vec<_> = dims.iter().map(|&dim| dim as c_int).collect();
+        let dims = ints(dims);
         // SAFETY: the array has that many integers.
         unsafe { cudnnSetFilterNdDescriptor(desc, kind, format, dims.len() as c_int, dims.as_ptr()) }
     }
 
     fn set_window(desc: usize, window: &Window, mode: u32, compute: u32) -> Status {
-        let ints = |values: &[usize]| values.iter().map(|&value| value as c_int).collect::<Vec<_>>();
-        let (pads, strides, dilations) = (ints(&window.pads), ints(&window.strides), ints(&window.dilations));
+        let [pads, strides, dilations] = [&window.pads, &window.strides, &window.dilations].map(|v| ints(v));
         let (count, pads, strides) = (pads.len() as c_int, pads.as_ptr(), strides.as_ptr());
         // SAFETY: the arrays have that many integers.
         unsafe {
@@ -969,47 +702,40 @@ mod tests {
     }
 
     fn objects(bench: &Bench, case: &Case) -> Objects {
-        let (mut handle, mut descriptors, mut bias, mut activation) = (0, [0; 4], 0, 0);
-        let [x, w, y] = case.shapes();
-        let kind = code(case.kind);
+        let (mut handle, mut descriptors) = (0, [0; 4]);
+        let kind = CODES.iter().find(|(known, _)| *known == case.kind).unwrap().1;
+        let [x, w, y] = case.dims();
         // SAFETY: all places are valid.
-        unsafe {
-            assert_eq!(cudnnCreate(&mut handle), Status::Success);
-            assert_eq!(cudnnSetStream(handle, bench.stream), Status::Success);
-            assert_eq!(cudnnCreateTensorDescriptor(&mut descriptors[0]), Status::Success);
-            assert_eq!(cudnnCreateFilterDescriptor(&mut descriptors[1]), Status::Success);
-            assert_eq!(cudnnCreateTensorDescriptor(&mut descriptors[2]), Status::Success);
-            assert_eq!(cudnnCreateConvolutionDescriptor(&mut descriptors[3]), Status::Success);
-            assert_eq!(cudnnCreateTensorDescriptor(&mut bias), Status::Success);
-            assert_eq!(cudnnCreateActivationDescriptor(&mut activation), Status::Success);
-            let groups = case.window.groups as c_int;
-            assert_eq!(cudnnSetConvolutionGroupCount(descriptors[3], groups), Status::Success);
-            assert_eq!(cudnnSetConvolutionMathType(descriptors[3], case.math), Status::Success);
-            assert_eq!(cudnnSetActivationDescriptor(activation, IDENTITY, 0, 0.0), Status::Success);
-        }
-        let mut of_bias = vec![1; y.dims.len()];
-        of_bias[1] = y.dims[1];
-        assert_eq!(set_tensor(descriptors[0], kind, &x), Status::Success);
-        assert_eq!(set_filter(descriptors[1], kind, 0, &w.dims), Status::Success);
-        assert_eq!(set_tensor(descriptors[2], kind, &y), Status::Success);
-        assert_eq!(set_tensor(bias, kind, &Shape::packed(&of_bias)), Status::Success);
-        let compute = if case.kind == Kind::F64 { 1 } else { 0 };
-        assert_eq!(set_window(descriptors[3], &case.window, CROSS_CORRELATION, compute), Status::Success);
-        Objects { handle, descriptors, bias, activation }
+        let done = unsafe {
+            [
+                cudnnCreate(&mut handle),
+                cudnnSetStream(handle, bench.stream),
+                cudnnCreateTensorDescriptor(&mut descriptors[0]),
+                cudnnCreateFilterDescriptor(&mut descriptors[1]),
+                cudnnCreateTensorDescriptor(&mut descriptors[2]),
+                cudnnCreateConvolutionDescriptor(&mut descriptors[3]),
+                cudnnSetConvolutionGroupCount(descriptors[3], case.window.groups as c_int),
+                cudnnSetConvolutionMathType(descriptors[3], case.math),
+                set_tensor(descriptors[0], kind, &x),
+                set_filter(descriptors[1], kind, 0, &w),
+                set_tensor(descriptors[2], kind, &y),
+                set_window(descriptors[3], &case.window, 1, (case.kind == Kind::F64) as u32),
+            ]
+        };
+        assert_eq!(done, [Status::Success; 12], "{case:?}");
+        Objects { handle, descriptors }
     }
 
+    /// Ends the descriptors; of a handle there is no end.
     fn free(objects: &Objects) {
         let [x, w, y, convolution] = objects.descriptors;
         // SAFETY: the calls take any numbers.
         unsafe {
-            assert_eq!(cudnnDestroy(objects.handle), Status::Success);
-            for tensor in [x, y, objects.bias] {
-                assert_eq!(cudnnDestroyTensorDescriptor(tensor), Status::Success);
-            }
+            assert_eq!(cudnnDestroyTensorDescriptor(x), Status::Success);
             assert_eq!(cudnnDestroyFilterDescriptor(w), Status::Success);
+            assert_eq!(cudnnDestroyTensorDescriptor(y), Status::Success);
             assert_eq!(cudnnDestroyConvolutionDescriptor(convolution), Status::Success);
-            assert_eq!(cudnnDestroyActivationDescriptor(objects.activation), Status::Success);
-            assert_eq!(cudnnDestroyActivationDescriptor(objects.activation), Status::BadParam);
+            assert_eq!(cudnnDestroyConvolutionDescriptor(convolution), Status::BadParam);
         }
     }
 
@@ -1034,16 +760,12 @@ mod tests {
         if status == Status::Success { Ok(bytes) } else { Err(status) }
     }
 
-    fn factor(kind: Kind, value: f64) -> Vec<u8> {
-        encode(if kind == Kind::F64 { Kind::F64 } else { Kind::F32 }, &[value])
-    }
-
     /// Queues the convolution of tensors x, w and y.
     fn queue(case: &Case, objects: &Objects, at: [u64; 3], space: (u64, usize)) -> Status {
-        let (alpha, beta) = (factor(case.kind, case.alpha), factor(case.kind, case.beta));
+        let kind = if case.kind == Kind::F64 { Kind::F64 } else { Kind::F32 };
+        let [alpha, beta] = [case.alpha, case.beta].map(|value| encode(kind, &[value]));
         let (alpha, beta) = (alpha.as_ptr().cast(), beta.as_ptr().cast());
-        let [dx, dw, dy, c] = objects.descriptors;
-        let ([x, w, y], (space, bytes)) = (at, space);
+        let ([dx, dw, dy, c], [x, w, y], (space, bytes)) = (objects.descriptors, at, space);
         let (handle, algorithm) = (objects.handle, case.algorithm);
         // SAFETY: factors are valid; operands are checked when the convolution runs.
         unsafe {
@@ -1061,41 +783,6 @@ mod tests {
         }
     }
 
-    /// Queues a convolution with a bias: addresses of x, w and y, then z and bias.
-    fn queue_bias(
-        case: &Case,
-        objects: &Objects,
-        at: [u64; 3],
-        side: [u64; 2],
-        space: (u64, usize),
-    ) -> Status {
-        let (alpha, beta) = (factor(case.kind, case.alpha), factor(case.kind, case.beta));
-        let [dx, dw, dy, convolution] = objects.descriptors;
-        // SAFETY: factors are valid; operands are checked when the convolution runs.
-        unsafe {
-            cudnnConvolutionBiasActivationForward(
-                objects.handle,
-                alpha.as_ptr().cast(),
-                dx,
-                at[0],
-                dw,
-                at[1],
-                convolution,
-                case.algorithm,
-                space.0,
-                space.1,
-                beta.as_ptr().cast(),
-                dy,
-                side[0],
-                objects.bias,
-                side[1],
-                objects.activation,
-                dy,
-                at[2],
-            )
-        }
-    }
-
     fn workspace(case: &Case, objects: &Objects) -> (u64, usize) {
         match need(case, objects).unwrap() {
             0 => (0, 0),
@@ -1103,32 +790,17 @@ mod tests {
         }
     }
 
-    /// Puts values where a shape has them, with something else in the gaps.
-    fn upload(bench: &Bench, kind: Kind, shape: &Shape, values: &[f64]) -> u64 {
-        let offsets = offsets(shape);
-        let mut all = vec![GAP; offsets.iter().max().unwrap() + 1];
-        for (&at, &value) in offsets.iter().zip(values) {
-            all[at] = value;
-        }
-        let bytes = encode(kind, &all);
+    fn upload(bench: &Bench, kind: Kind, values: &[f64]) -> u64 {
+        let bytes = encode(kind, values);
         let address = alloc(bytes.len());
         bench.to_device(address, &bytes);
         address
     }
 
-    /// The values of a shape; the gaps have to be as they were.
-    fn download(bench: &Bench, kind: Kind, shape: &Shape, from: u64) -> Vec<f64> {
-        let offsets = offsets(shape);
-        let mut bytes = vec![0; (offsets.iter().max().unwrap() + 1) * kind.bytes() as usize];
+    fn download(bench: &Bench, kind: Kind, from: u64, count: usize) -> Vec<f64> {
+        let mut bytes = vec![0; count * kind.bytes() as usize];
         bench.to_host(&mut bytes, from);
-        let mut all = decode(kind, &bytes);
-        let values = offsets.iter().map(|&at| std::mem::replace(&mut all[at], GAP)).collect();
-        assert!(all.iter().all(|&value| value == GAP), "something was written to a gap");
-        values
-    }
-
-    fn rounded(kind: Kind, values: &[f64]) -> Vec<f64> {
-        decode(kind, &encode(kind, values))
+        decode(kind, &bytes)
     }
 
     fn told() -> String {
@@ -1137,62 +809,22 @@ mod tests {
 
     #[test]
     fn convolutions_agree_with_plain_loops() {
-        let bench = Bench::new();
-        let mut random = Random(1);
+        let (bench, mut state) = (Bench::new(), 1);
         for (kind, _) in CODES {
             for direction in DIRECTIONS {
-                for _ in 0..60 {
-                    let case = random.case(direction, kind);
-                    let shapes = case.shapes();
-                    let tensors = [0, 1, 2].map(|k: usize| random.values(shapes[k].elements()));
-                    let at = [0, 1, 2].map(|k: usize| upload(&bench, kind, &shapes[k], &tensors[k]));
+                for seed in 0..30 {
+                    let case = random(&mut state, direction, kind);
+                    let (elements, result) = (case.elements(), direction.result());
+                    let tensors = [0, 1, 2].map(|k| values(elements[k], seed + k));
+                    let at = [0, 1, 2].map(|k: usize| upload(&bench, kind, &tensors[k]));
                     let objects = objects(&bench, &case);
                     let space = workspace(&case, &objects);
                     assert_eq!(space.1 == 0, case.algorithm == 0);
                     assert_eq!(queue(&case, &objects, at, space), Status::Success, "{case:?}");
                     free(&objects);
-                    bench.sync();
-                    let result = case.result();
-                    let old = &tensors[result];
-                    let mut expected = case.convolve(&tensors);
-                    expected.iter_mut().zip(old).for_each(|(sum, old)| *sum += case.beta * old);
-                    let got = download(&bench, kind, &shapes[result], at[result]);
-                    assert_eq!(got, rounded(kind, &expected), "{case:?}");
+                    let got = download(&bench, kind, at[result], elements[result]);
+                    assert_eq!(got, case.computed(&tensors), "{case:?}");
                 }
-            }
-        }
-    }
-
-    #[test]
-    fn convolutions_with_a_bias_agree_with_plain_loops() {
-        let bench = Bench::new();
-        let mut random = Random(2);
-        for kind in [Kind::F32, Kind::F64, Kind::F16] {
-            for round in 0..60 {
-                let case = Case { algorithm: 1, ..random.case(Direction::Forward, kind) };
-                let shapes = case.shapes();
-                let tensors = [0, 1, 2].map(|k: usize| random.values(shapes[k].elements()));
-                let at = [0, 1, 2].map(|k: usize| upload(&bench, kind, &shapes[k], &tensors[k]));
-                let (z, bias) = (random.values(shapes[2].elements()), random.values(shapes[2].dims[1]));
-                let in_place = round % 2 == 0;
-                let (z, at_z) = match in_place {
-                    true => (&tensors[2], at[2]),
-                    false => (&z, upload(&bench, kind, &shapes[2], &z)),
-                };
-                let at_bias = upload(&bench, kind, &Shape::packed(&[bias.len()]), &bias);
-                let objects = objects(&bench, &case);
-                let space = workspace(&case, &objects);
-                let status = queue_bias(&case, &objects, at, [at_z, at_bias], space);
-                assert_eq!(status, Status::Success, "{case:?}");
-                free(&objects);
-                bench.sync();
-                let mut expected = case.convolve(&tensors);
-                let plane: usize = shapes[2].dims[2..].iter().product();
-                for (k, sum) in expected.iter_mut().enumerate() {
-                    *sum += case.beta * z[k] + bias[k / plane % bias.len()];
-                }
-                let got = download(&bench, kind, &shapes[2], at[2]);
-                assert_eq!(got, rounded(kind, &expected), "{case:?}");
             }
         }
     }
@@ -1200,106 +832,43 @@ mod tests {
     /// Symptom: a backend forgets `CUDNN_FMA_MATH`, and nobody notices before the hardware does.
     #[test]
     fn operands_in_f32_are_rounded_unless_that_is_forbidden() {
-        let bench = Bench::new();
-        let fine = 1.0 + 1.0 / 4096.0;
+        let (bench, fine) = (Bench::new(), 1.0 + 1.0 / 4096.0);
         for direction in DIRECTIONS {
-            for (math, kind, expected) in [
-                (0, Kind::F32, 1.0),
-                (1, Kind::F32, 1.0),
-                (2, Kind::F32, 1.0),
-                (3, Kind::F32, fine),
-                (0, Kind::F64, fine),
-            ] {
-                let window =
-                    Window { pads: vec![0, 0], strides: vec![1, 1], dilations: vec![1, 1], groups: 1 };
-                let case = Case {
-                    kind,
-                    math,
-                    batch: 1,
-                    channels: 1,
-                    filters: 1,
-                    input: vec![1, 1],
-                    filter: vec![1, 1],
-                    window,
-                    ..case(direction)
-                };
-                let objects = objects(&bench, &case);
-                let shapes = case.shapes();
-                let at = [0, 1, 2].map(|k: usize| {
-                    let first = (case.result() + 1) % 3 == k;
-                    upload(&bench, kind, &shapes[k], &[if first { fine } else { 1.0 }])
-                });
-                assert_eq!(queue(&case, &objects, at, (0, 0)), Status::Success);
-                let result = case.result();
-                assert_eq!(download(&bench, kind, &shapes[result], at[result]), [expected], "math {math}");
+            for (math, kind) in (0..4).map(|math| (math, Kind::F32)).chain([(0, Kind::F64)]) {
+                let window = Window { pads: vec![0, 0], ..case(direction).window };
+                let case = Case { kind, math, x: vec![1; 4], w: vec![1; 4], window, ..case(direction) };
+                let (objects, result) = (objects(&bench, &case), direction.result());
+                let first = (result + 1) % 3;
+                let at = [0, 1, 2].map(|k| upload(&bench, kind, &[if k == first { fine } else { 1.0 }]));
+                assert_eq!(queue(&case, &objects, at, workspace(&case, &objects)), Status::Success);
+                let expected = if kind == Kind::F64 || math == FMA_MATH { fine } else { 1.0 };
+                assert_eq!(download(&bench, kind, at[result], 1), [expected], "math {math}");
             }
         }
     }
 
     #[test]
-    fn descriptors_are_read_at_the_call_and_tensors_when_it_runs() {
-        let bench = Bench::new();
-        let case = Case {
-            input: vec![1, 1],
-            filter: vec![1, 1],
-            channels: 1,
-            filters: 1,
-            batch: 1,
-            ..case(Direction::Forward)
-        };
-        let window = Window { pads: vec![0, 0], ..case.window.clone() };
-        let case = Case { window, ..case };
-        let objects = objects(&bench, &case);
-        let [x, w, y] = [alloc(4), alloc(4), alloc(4)];
-        let factor = bench.pinned(4);
-        factor.copy_from_slice(&1f32.to_ne_bytes());
-        bench.to_device(x, factor);
-        bench.to_device(w, &[5f32]);
-        assert_eq!(queue(&case, &objects, [x, w, y], (0, 0)), Status::Success);
-        assert_eq!(set_window(objects.descriptors[3], &case.window, 0, 0), Status::Success);
-        assert_eq!(queue(&case, &objects, [x, w, y], (0, 0)), Status::NotSupported, "a turned filter");
-        assert_eq!(set_window(objects.descriptors[3], &case.window, 1, 0), Status::Success);
-        bench.to_device(x, factor);
-        assert_eq!(queue(&case, &objects, [x, w, y], (0, 0)), Status::Success);
-        factor.copy_from_slice(&3f32.to_ne_bytes());
-        free(&objects);
-        let mut out = [0f32];
-        bench.to_host(&mut out, y);
-        assert_eq!(out, [15.0]);
-    }
-
-    #[test]
     fn convolutions_during_a_capture_become_nodes() {
-        use crate::driver::capture as graphs;
-        let bench = Bench::new();
-        let window = Window { pads: vec![0, 0], strides: vec![1, 1], dilations: vec![1, 1], groups: 1 };
-        let case = Case { algorithm: 1, input: vec![3, 3], window, ..case(Direction::Forward) };
-        let objects = objects(&bench, &case);
-        let (shapes, space) = (case.shapes(), workspace(&case, &objects));
-        let mut random = Random(3);
-        let mut tensors = [0, 1, 2].map(|k: usize| random.values(shapes[k].elements()));
-        let at = [0, 1, 2].map(|k: usize| upload(&bench, case.kind, &shapes[k], &tensors[k]));
-        let at_bias = upload(&bench, case.kind, &Shape::packed(&[2]), &[0.5, -1.0]);
-        let (mut graph, mut exec, mut count, mut other) = (0, 0, 0, 0);
+        let (bench, case) = (Bench::new(), case(Direction::Forward));
+        let (objects, elements) = (objects(&bench, &case), case.elements());
+        let space = workspace(&case, &objects);
+        let mut tensors = elements.map(|count| values(count, 1));
+        let at = [0, 1, 2].map(|k: usize| upload(&bench, case.kind, &tensors[k]));
+        let (mut graph, mut exec, mut other) = (0, 0, 0);
         // SAFETY: all places are valid.
         unsafe {
             assert_eq!(stream::cuStreamBeginCapture_v2(bench.stream, 1), Driver::Success);
             assert_eq!(queue(&case, &objects, at, space), Status::Success);
-            assert_eq!(queue_bias(&case, &objects, at, [at[2], at_bias], space), Status::Success);
             assert_eq!(stream::cuStreamEndCapture(bench.stream, &mut graph), Driver::Success);
-            assert_eq!(graphs::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count), Driver::Success);
-            assert_eq!(count, 2);
             assert_eq!(graphs::cuGraphInstantiateWithFlags(&mut exec, graph, 0), Driver::Success);
         }
         free(&objects);
-        for _ in 0..2 {
-            tensors[0] = random.values(shapes[0].elements());
+        for seed in 2..4 {
+            tensors[0] = values(elements[0], seed);
             bench.to_device(at[0], &encode(case.kind, &tensors[0]));
             // SAFETY: the call takes any numbers.
             assert_eq!(unsafe { graphs::cuGraphLaunch(exec, bench.stream) }, Driver::Success);
-            let sums = case.convolve(&tensors).into_iter().enumerate();
-            let expected: Vec<_> = sums.map(|(k, sum)| sum + [0.5, -1.0][k % 2]).collect();
-            assert_eq!(download(&bench, case.kind, &shapes[2], at[2]), expected);
+            assert_eq!(download(&bench, case.kind, at[2], elements[2]), case.computed(&tensors));
         }
         // SAFETY: all places are valid.
         unsafe {
@@ -1312,132 +881,109 @@ mod tests {
     #[test]
     fn what_a_convolution_touches_is_checked_exactly() {
         let bench = Bench::new();
-        for direction in DIRECTIONS {
-            let case = Case { algorithm: 1, layouts: [2, 2], ..case(direction) };
-            let objects = objects(&bench, &case);
-            let (shapes, result) = (case.shapes(), case.result());
-            let bytes = shapes.clone().map(|shape| 4 * (offsets(&shape).iter().max().unwrap() + 1));
-            let space = (alloc(1 << 16), 1 << 16);
-            let at = bytes.map(alloc);
+        let calls = [
+            "cudnnConvolutionForward (x [2, 3, 4, 5], w [2, 3, 3, 3]), x:",
+            "cudnnConvolutionBackwardData (w [2, 3, 3, 3], dy [2, 2, 4, 5]), w:",
+            "cudnnConvolutionBackwardFilter (x [2, 3, 4, 5], dy [2, 2, 4, 5]), x:",
+        ];
+        for (direction, call) in DIRECTIONS.into_iter().zip(calls) {
+            let case = case(direction);
+            let (objects, result) = (objects(&bench, &case), direction.result());
+            let bytes = case.elements().map(|count| 4 * count);
+            let (at, space) = (bytes.map(alloc), workspace(&case, &objects));
+            let large = alloc(1 << 17);
+            bench.fill(large, 0, 1 << 17);
             let run = |case: &Case, at: [u64; 3], space| {
                 assert_eq!(queue(case, &objects, at, space), Status::Success);
                 sync(bench.stream)
             };
             assert_eq!(run(&case, at, space), Driver::Unknown, "inputs were never written");
-            // Elements only, so that the gaps stay unwritten.
-            for k in (0..3).filter(|&k| k != result) {
-                for offset in offsets(&shapes[k]) {
-                    bench.fill(at[k] + 4 * offset as u64, 0, 4);
-                }
+            assert!(told().contains(call), "{}", told());
+            for k in direction.operands() {
+                bench.fill(at[k], 0, bytes[k]);
             }
             let beta = Case { beta: 1.0, ..case.clone() };
             assert_eq!(run(&beta, at, space), Driver::Unknown, "the result is added, but was never written");
             assert!(told().contains("was never written"), "{}", told());
             assert_eq!(run(&case, at, space), Driver::Success, "{}", told());
             assert_eq!(run(&beta, at, space), Driver::Success);
-            for k in 0..3 {
-                let mut short = at;
-                short[k] = alloc(bytes[k] - 4);
-                bench.fill(short[k], 0, bytes[k] - 4);
-                assert_eq!(run(&case, short, space), Driver::Unknown, "operand {k} is too short");
+            for (k, bytes) in bytes.into_iter().enumerate() {
+                let with =
+                    |address| std::array::from_fn(|other| if other == k { address } else { at[other] });
+                let short = alloc(bytes - 4);
+                bench.fill(short, 0, bytes - 4);
+                assert_eq!(run(&case, with(short), space), Driver::Unknown, "operand {k} is too short");
                 assert!(told().contains("past the end of an allocation"), "{}", told());
-                let mut over = at;
-                over[k] = at[(k + 1) % 3];
-                if k == result || (k + 1) % 3 == result {
-                    assert_eq!(run(&case, over, space), Driver::Unknown, "an operand lies over the result");
+                if k != result {
+                    let mut same = with(large);
+                    same[result] = large + bytes as u64 - 4;
+                    assert_eq!(run(&case, same, space), Driver::Unknown, "operand {k} meets the result");
+                    assert!(told().contains("overlaps the result"), "{}", told());
                 }
-                let large = alloc(1 << 17);
-                bench.fill(large, 0, 1 << 17);
-                let mut inside = at;
-                inside[k] = large + 1024;
-                assert_eq!(run(&case, inside, (large, 1 << 16)), Driver::Unknown, "operand {k} in workspace");
+                let space = (large, 1 << 16);
+                assert_eq!(
+                    run(&case, with(large + 1024), space),
+                    Driver::Unknown,
+                    "operand {k} in workspace"
+                );
                 assert!(told().contains("overlaps the workspace"), "{}", told());
-                inside[k] = large + (1 << 16);
-                assert_eq!(run(&case, inside, (large, 1 << 16)), Driver::Success);
-                let mut garbage = [0u8; 8];
-                bench.to_host(&mut garbage, large);
-                assert_eq!(garbage, [0xa5; 8]);
+                assert_eq!(run(&case, with(large + (1 << 16)), space), Driver::Success);
+                assert_eq!(download(&bench, Kind::F32, large, 1), decode(Kind::F32, &[0xa5; 4]));
             }
-            free(&objects);
-        }
-    }
-
-    #[test]
-    fn faults_name_the_call_its_sizes_and_the_operand() {
-        let bench = Bench::new();
-        let calls = [
-            "Forward (x [2, 3, 4, 5], w [2, 3, 3, 3]), x:",
-            "BackwardData (w [2, 3, 3, 3], dy [2, 2, 4, 5]), w:",
-            "BackwardFilter (x [2, 3, 4, 5], dy [2, 2, 4, 5]), x:",
-        ];
-        for (direction, call) in DIRECTIONS.into_iter().zip(calls) {
-            let case = case(direction);
-            let objects = objects(&bench, &case);
-            let at = [alloc(4096), alloc(4096), alloc(4096)];
-            assert_eq!(queue(&case, &objects, at, (0, 0)), Status::Success);
-            assert_eq!(sync(bench.stream), Driver::Unknown);
-            assert!(told().contains(&format!("cudnnConvolution{call}")), "{}", told());
         }
     }
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let bench = Bench::new();
-        let case = case(Direction::Forward);
+        let (bench, case) = (Bench::new(), case(Direction::Forward));
         let objects = objects(&bench, &case);
         let [x, w, y, convolution] = objects.descriptors;
         let [x_dims, w_dims, y_dims] = case.dims();
-        let at = [alloc(4096), alloc(4096), alloc(4096)];
-        bench.fill(at[0], 0, 4096);
-        bench.fill(at[1], 0, 4096);
+        let (at, space) = ([alloc(4096), alloc(4096), alloc(4096)], workspace(&case, &objects));
+        at.iter().for_each(|&at| bench.fill(at, 0, 4096));
         let status = || {
-            let status = queue(&case, &objects, at, (0, 0));
+            let status = queue(&case, &objects, at, space);
             assert_eq!(need(&case, &objects).err().unwrap_or(Status::Success), status);
             status
         };
         let with = |dims: &[usize], k: usize, dim: usize| {
             let mut dims = dims.to_vec();
             dims[k] = dim;
-            Shape::packed(&dims)
+            dims
         };
-        assert_eq!(status(), Status::Success);
         for k in 0..4 {
             for (desc, dims) in [(x, &x_dims), (y, &y_dims)] {
                 assert_eq!(set_tensor(desc, 0, &with(dims, k, dims[k] + 1)), Status::Success);
                 assert_eq!(status(), Status::BadParam, "dim {k} of a tensor");
-                assert_eq!(set_tensor(desc, 0, &Shape::packed(dims)), Status::Success);
+                assert_eq!(set_tensor(desc, 0, dims), Status::Success);
             }
-            assert_eq!(set_filter(w, 0, 0, &with(&w_dims, k, 9).dims), Status::Success);
+            assert_eq!(set_filter(w, 0, 0, &with(&w_dims, k, 9)), Status::Success);
             assert_eq!(status(), Status::BadParam, "dim {k} of the filter");
         }
         assert_eq!(set_filter(w, 2, 0, &w_dims), Status::Success);
         assert_eq!(status(), Status::BadParam, "types differ");
-        assert_eq!(set_filter(w, 0, 1, &w_dims), Status::Success);
-        assert_eq!(status(), Status::NotSupported, "a filter with channels last");
         assert_eq!(set_filter(w, 0, 0, &w_dims), Status::Success);
         assert_eq!(set_window(convolution, &case.window, 1, 1), Status::Success);
         assert_eq!(status(), Status::NotSupported, "sums of another type");
         assert_eq!(set_window(convolution, &case.window, 1, 0), Status::Success);
-        let mut broadcast = Shape::packed(&x_dims);
-        broadcast.strides[0] = 0;
-        assert_eq!(set_tensor(x, 0, &broadcast), Status::Success);
-        assert_eq!(status(), Status::NotSupported, "a stride of 0");
-        assert_eq!(set_tensor(x, 0, &Shape::packed(&x_dims)), Status::Success);
         assert_eq!(status(), Status::Success);
 
-        assert_eq!(set_tensor(x, 0, &Shape::packed(&[2, 3, 4])), Status::NotSupported, "three dims");
+        let strides = [60, 1, 15, 3];
+        // SAFETY: the arrays have that many integers.
+        let last = unsafe { cudnnSetTensorNdDescriptor(x, 0, 4, ints(&x_dims).as_ptr(), strides.as_ptr()) };
+        assert_eq!(last, Status::NotSupported, "channels last");
+        assert_eq!(set_filter(w, 0, 1, &w_dims), Status::NotSupported, "channels last");
+        assert_eq!(set_tensor(x, 0, &[2, 3, 4]), Status::NotSupported, "three dims");
         assert_eq!(set_filter(w, 0, 0, &[2, 3, 4]), Status::NotSupported, "three dims");
-        assert_eq!(set_tensor(x, 0, &Shape::packed(&[2, 0, 4, 5])), Status::BadParam, "nothing");
-        assert_eq!(set_tensor(x, 99, &Shape::packed(&x_dims)), Status::BadParam, "no type");
-        let large = Shape::packed(&[1 << 16, 1 << 15, 1, 1]);
-        assert_eq!(set_tensor(x, 0, &large), Status::NotSupported, "2^31 elements");
-        assert_eq!(set_filter(w, 0, 0, &large.dims), Status::NotSupported, "2^31 elements");
-        assert_eq!(
-            set_window(convolution, &Window { strides: vec![0, 1], ..case.window.clone() }, 1, 0),
-            Status::BadParam
-        );
+        assert_eq!(set_tensor(x, 0, &[2, 0, 4, 5]), Status::BadParam, "nothing");
+        assert_eq!(set_tensor(x, 99, &x_dims), Status::NotSupported, "no type");
+        assert_eq!(set_tensor(x, 0, &[1 << 16, 1 << 15, 1, 1]), Status::NotSupported, "2^31 elements");
+        assert_eq!(set_window(convolution, &case.window, 0, 0), Status::NotSupported, "a turned filter");
+        let still = Window { strides: vec![0, 1], ..case.window.clone() };
+        assert_eq!(set_window(convolution, &still, 1, 0), Status::BadParam);
         // SAFETY: the calls take any numbers.
         unsafe {
+            assert_eq!(cudnnSetStream(objects.handle, usize::MAX), Status::BadParam);
             assert_eq!(cudnnSetConvolutionGroupCount(convolution, 0), Status::BadParam);
             assert_eq!(cudnnSetConvolutionMathType(convolution, 4), Status::BadParam);
             assert_eq!(cudnnSetConvolutionGroupCount(x, 1), Status::BadParam, "a tensor is no convolution");
@@ -1447,88 +993,24 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_does_not_support_is_refused() {
+    fn algorithms_are_few_and_have_their_workspace() {
         let bench = Bench::new();
         for direction in DIRECTIONS {
-            let status = |algorithm| {
-                let case = Case { algorithm, ..case(direction) };
-                need(&case, &objects(&bench, &case)).map(|bytes| bytes > 0)
-            };
-            assert_eq!([status(0), status(1)], [Ok(false), Ok(true)]);
-            let third =
-                if direction == Direction::BackwardFilter { Ok(true) } else { Err(Status::NotSupported) };
-            assert_eq!([status(2), status(3)], [Err(Status::NotSupported), third]);
-            assert_eq!([status(5), status(8)], [Err(Status::NotSupported), Err(Status::BadParam)]);
-
-            let plain = case(direction);
-            let case = Case { algorithm: 1, ..plain };
+            let case = case(direction);
             let objects = objects(&bench, &case);
-            let at = [alloc(4096), alloc(4096), alloc(4096)];
-            let bytes = need(&case, &objects).unwrap();
-            let space = alloc(2 * bytes);
-            assert_eq!(queue(&case, &objects, at, (0, 0)), Status::BadParam, "no workspace");
-            assert_eq!(queue(&case, &objects, at, (0, bytes)), Status::BadParam, "no workspace");
-            assert_eq!(queue(&case, &objects, at, (space, bytes - 1)), Status::BadParam, "too small");
-            assert_eq!(queue(&case, &objects, at, (space + 128, bytes)), Status::BadParam, "not aligned");
-            assert_eq!(queue(&case, &objects, [at[0] + 2, at[1], at[2]], (space, bytes)), Status::BadParam);
-            assert_eq!(queue(&case, &objects, [at[0], 0, at[2]], (space, bytes)), Status::BadParam);
+            let some = |algorithm| need(&Case { algorithm, ..case.clone() }, &objects).map(|bytes| bytes > 0);
+            let none = if direction == Direction::Forward { Ok(false) } else { Err(Status::NotSupported) };
+            assert_eq!([some(0), some(1), some(2)], [none, Ok(true), Err(Status::NotSupported)]);
+            let (at, (space, bytes)) = ([alloc(4096), alloc(4096), alloc(4096)], workspace(&case, &objects));
+            for wrong in [(0, 0), (0, bytes), (space, bytes - 1), (space + 128, bytes)] {
+                assert_eq!(queue(&case, &objects, at, wrong), Status::BadParam, "{wrong:?}");
+            }
+            for wrong in [at[1] + 2, 0] {
+                let at = [at[0], wrong, at[2]];
+                assert_eq!(queue(&case, &objects, at, (space, bytes)), Status::BadParam, "{at:?}");
+            }
+            free(&objects);
+            assert_eq!(queue(&case, &objects, at, (space, bytes)), Status::BadParam, "no descriptors");
         }
-    }
-
-    #[test]
-    fn a_bias_goes_with_one_algorithm_and_the_identity() {
-        let bench = Bench::new();
-        let case = Case { algorithm: 1, ..case(Direction::Forward) };
-        let at = [alloc(4096), alloc(4096), alloc(4096)];
-        let (z, bias, space) = (alloc(4096), alloc(4096), (alloc(4096), 4096));
-        for at in [at[0], at[1], bias] {
-            bench.fill(at, 0, 4096);
-        }
-        let run = |case: &Case| queue_bias(case, &objects(&bench, case), at, [z, bias], space);
-        assert_eq!(run(&case), Status::Success);
-        bench.sync();
-        assert_eq!(run(&Case { beta: 1.0, ..case.clone() }), Status::Success);
-        assert_eq!(sync(bench.stream), Driver::Unknown, "z was never written");
-        assert!(
-            told().contains("cudnnConvolutionBiasActivationForward (x [2, 3, 4, 5], w [2, 3, 3, 3]), z:")
-        );
-        assert_eq!(run(&Case { kind: Kind::BF16, ..case.clone() }), Status::NotSupported);
-        assert_eq!(run(&Case { algorithm: 0, ..case.clone() }), Status::NotSupported);
-
-        let objects = objects(&bench, &case);
-        let status = || queue_bias(&case, &objects, at, [z, bias], space);
-        let activation = |mode, nan| {
-            // SAFETY: the call takes any numbers.
-            unsafe { cudnnSetActivationDescriptor(objects.activation, mode, nan, 0.0) }
-        };
-        assert_eq!((activation(1, 0), status()), (Status::Success, Status::NotSupported));
-        assert_eq!((activation(IDENTITY, 1), status()), (Status::Success, Status::NotSupported));
-        assert_eq!((activation(7, 0), activation(IDENTITY, 0)), (Status::BadParam, Status::Success));
-        assert_eq!(set_tensor(objects.bias, 0, &Shape::packed(&[1, 3, 1, 1])), Status::Success);
-        assert_eq!(status(), Status::BadParam, "a bias of three for two filters");
-        assert_eq!(set_tensor(objects.bias, 2, &Shape::packed(&[1, 2, 1, 1])), Status::Success);
-        assert_eq!(status(), Status::NotSupported, "a bias of another type");
-        assert_eq!(set_tensor(objects.bias, 0, &Shape::packed(&[1, 2, 1, 1])), Status::Success);
-        assert_eq!(queue_bias(&case, &objects, at, [0, bias], space), Status::BadParam, "no z");
-        assert_eq!(status(), Status::Success);
-    }
-
-    #[test]
-    fn handles_belong_to_a_device_and_statuses_have_names() {
-        let bench = Bench::new();
-        let case = case(Direction::Forward);
-        let objects = objects(&bench, &case);
-        // SAFETY: the calls take any numbers and check places; names are static.
-        unsafe {
-            assert_eq!(cudnnGetVersion(), VERSION);
-            assert_eq!(cudnnCreate(std::ptr::null_mut()), Status::BadParam);
-            assert_eq!(cudnnSetStream(objects.handle, usize::MAX), Status::BadParam);
-            assert_eq!(cudnnSetStream(objects.handle, 0), Status::Success);
-            assert_eq!(CStr::from_ptr(cudnnGetErrorString(0)), c"CUDNN_STATUS_SUCCESS");
-            assert_eq!(CStr::from_ptr(cudnnGetErrorString(3000)), c"CUDNN_STATUS_NOT_SUPPORTED");
-            assert_eq!(CStr::from_ptr(cudnnGetErrorString(1)), c"CUDNN_UNKNOWN_STATUS");
-        }
-        free(&objects);
-        assert_eq!(queue(&case, &objects, [256; 3], (0, 0)), Status::BadParam);
     }
 }
