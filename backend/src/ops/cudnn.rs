@@ -35,8 +35,8 @@ pub enum ConvAlgorithm {
     /// them where cuDNN cannot be loaded, are columns.
     #[default]
     Fastest,
-    /// cuDNN, but for what it does not take: an output padding that adds no window, and tensors of 2^31 elements and more.
-    /// A missing library is an error.
+    /// cuDNN, but for what it does not take: an output padding that adds no window, tensors of 2^31 elements and more, and
+    /// what a captured graph computes first. A missing library is an error.
     Cudnn,
     /// Columns (`im2col`) and cuBLASLt.
     Columns,
@@ -482,9 +482,13 @@ pub(super) fn or_columns(
             let found = plan.algorithms(handle);
             let run = |algorithm: Algorithm| plan.run(op, handle, algorithm, (a, b), bias);
             let best = match algorithm {
-                ConvAlgorithm::Fastest if current_pool().is_some() => return columns(),
+                // A failure would end the capture.
+                _ if current_pool().is_some() => return columns(),
                 ConvAlgorithm::Fastest => fastest(device, work, &found, run, &columns)?,
-                _ => found.first().copied(),
+                // Some of what the library cannot do shows only when it is done.
+                _ => found.iter().copied().find(|&algorithm| {
+                    run(algorithm).inspect_err(|error| log::debug!("{algorithm:?}: {error}")).is_ok()
+                }),
             };
             log::debug!("{problem:?}: {best:?} of {found:?}");
             let route = best.map(|algorithm| (plan.clone(), algorithm));
