@@ -20,7 +20,7 @@ use burn_backend::quantization::{QuantScheme, QuantValue, QuantizationParameters
 use burn_backend::tensor::{FloatTensor, IndexingUpdateOp, IntTensor};
 use burn_backend::{Backend, BoolDType, Distribution, ExecutionError, FloatDType, IntDType, Shape, Slice};
 use burn_tensor::{Int, Tensor, TensorData, activation};
-use kiln::Cuda;
+use kiln::{Cuda, Fusion};
 
 use crate::harness::family::caught;
 
@@ -125,6 +125,54 @@ fn a_rejected_launch_is_named_and_training_goes_on() {
         }
         println!("{entry}:{number}: {line}");
     }
+}
+
+/// Does nothing on its own: the process that the next test starts.
+#[test]
+fn recorded_program() {
+    if std::env::var_os(REJECT).is_none() {
+        return;
+    }
+    type Recorded = Fusion<Cuda>;
+    let device = Default::default();
+    fn program<B: Backend>(device: &B::Device) -> Result<TensorData, String> {
+        let x = Tensor::<B, 1>::from_data(TensorData::from([1.0f32, 2.0, -1.0]), device);
+        let y = activation::softmax(x + 1.0, 0);
+        y.try_into_data().map_err(|error| error.to_string())
+    }
+    let mut failures = Vec::new();
+    let mut given = Vec::new();
+    for _ in 0..6 {
+        match program::<Recorded>(&device) {
+            Ok(data) => given.push(data),
+            Err(text) => failures.push(text),
+        }
+    }
+    let expected = program::<Cuda>(&device).expect("nothing is rejected any more");
+    assert!(given.len() >= 5 && given.iter().all(|data| *data == expected), "{given:?}, {expected:?}");
+    println!("failures: {failures:?}");
+}
+
+/// An operation of a recorded program fails at the read of what depends on it; while a graph is captured, the program is
+/// run without one.
+#[test]
+fn a_launch_that_is_rejected_in_a_recorded_program_is_named_at_the_read() {
+    let mut named = 0;
+    for (entry, op) in [("elementwise", "float_add_scalar"), ("softmax", "softmax")] {
+        // Two runs are interpreted, the third is captured, and the others are replays of it.
+        for number in 1..=3 {
+            let line = printed(child("recorded_program", entry, number), "failures: ");
+            println!("{entry}:{number}: {line}");
+            if line == "[]" {
+                continue;
+            }
+            for part in [op, "cuda:0: ", "the launch with grid ["] {
+                assert!(line.contains(part), "{entry}:{number}: {part:?} is missing in: {line}");
+            }
+            named += 1;
+        }
+    }
+    assert!(named >= 2, "only {named} were rejected outside of a capture");
 }
 
 // --- every kernel -------------------------------------------------------------------------------------------------------
