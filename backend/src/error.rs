@@ -157,9 +157,9 @@ pub enum Error {
         dtype: DType,
     },
     /// What failed inside an operation that was given sound operands: memory, a launch, a library call.
-    #[error("{op}: {source}; shapes {shapes:?}, dtypes {dtypes:?}")]
+    #[error("{}{source}; shapes {shapes:?}, dtypes {dtypes:?}", op_of(.op, .source))]
     In {
-        /// Operation.
+        /// Operation, or the kernel where a launch has no name of its own.
         op: &'static str,
         /// The shapes of the tensors concerned.
         shapes: Vec<Vec<usize>>,
@@ -238,6 +238,28 @@ impl Error {
             },
             other => other,
         }
+    }
+
+    /// What a failed backend method says: its name, unless the error begins with it, and the error. What is no failure of
+    /// the method that noticed it stands alone: an index that another operation met, a device that is lost.
+    pub(crate) fn in_method(&self, method: &str) -> String {
+        let text = self.to_string();
+        let plain = ["float_", "int_", "bool_", "q_"].iter().find_map(|kind| method.strip_prefix(kind));
+        let op = text.split(':').next().unwrap_or_default();
+        let known = op == method || Some(op) == plain;
+        match self {
+            Error::IndexOutOfRange { .. } | Error::ContextDead { .. } => text,
+            _ if known => text,
+            _ => format!("{method}: {text}"),
+        }
+    }
+}
+
+/// `op: `, or nothing where it is the kernel that the error of a launch begins with.
+fn op_of(op: &str, source: &Error) -> String {
+    match source {
+        Error::Launch { kernel, .. } if kernel == op => String::new(),
+        _ => format!("{op}: "),
     }
 }
 

@@ -120,7 +120,7 @@ impl GraphCompiler for Cuda {
         }
         let shared = tensor(shared);
         let index = shared.device().index;
-        value(kind, if shared.storage().is_slot() { done(index, copy(&shared)) } else { shared })
+        value(kind, if shared.storage().is_slot() { done(index, "copy", copy(&shared)) } else { shared })
     }
 
     fn defaults(device: &CudaDevice) -> Defaults {
@@ -130,7 +130,7 @@ impl GraphCompiler for Cuda {
 
     fn reserve_draw(device: &CudaDevice, dtype: DType, len: usize) -> Option<DrawState> {
         let reserved = Device::get(device.index).and_then(|device| random::reserve(device, dtype, len));
-        let (seed, offset) = done(device.index, reserved);
+        let (seed, offset) = done(device.index, "random", reserved);
         Some(DrawState { seed, offset })
     }
 
@@ -173,7 +173,7 @@ fn draw(
     };
     let tensor = Device::get(device.index)
         .and_then(|device| random::random_at(device, shape, distribution, dtype, seed, offset));
-    done(device.index, tensor)
+    done(device.index, "random", tensor)
 }
 
 fn value(kind: Kind, tensor: CudaTensor) -> Value<Cuda> {

@@ -204,7 +204,7 @@ fn a_sliced_row_times_a_transposed_matrix() {
             let mut w = Arg::plain(rng, &[32, 2_048], dtype, Domain::Normal);
             w.views = vec![shape::Step::Permute(vec![1, 0])];
             w.shape = vec![2_048, 32];
-            family.check(&[x, w], &crate::matmul::Matmul, Tolerance::sum(dtype, 2_048));
+            family.check(&[x, w], &crate::ops::matmul::Matmul, Tolerance::sum(dtype, 2_048));
         });
         family.finish();
     }

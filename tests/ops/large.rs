@@ -15,6 +15,7 @@
 
 use std::sync::RwLockWriteGuard;
 
+use burn_autodiff::Autodiff;
 use burn_backend::ops::{
     ActivationOps, AttentionModuleOptions, BoolTensorOps, ConvOptions, DeformConvOptions, FloatTensorOps,
     IntTensorOps, InterpolateMode, InterpolateOptions, ModuleOps, QTensorOps,
@@ -22,10 +23,10 @@ use burn_backend::ops::{
 use burn_backend::quantization::{QuantLevel, QuantScheme, QuantValue, QuantizationParametersPrimitive};
 use burn_backend::tensor::{FloatTensor, IndexingUpdateOp};
 use burn_backend::{
-    Backend, BoolDType, DType, Distribution, FloatDType, IntDType, Scalar, Shape, Slice, TensorData,
-    TensorMetadata,
+    AutodiffBackend, Backend, BoolDType, DType, Distribution, FloatDType, IntDType, Scalar, Shape, Slice,
+    TensorData, TensorMetadata,
 };
-use kiln::{Cuda, CudaDevice};
+use kiln::{Cuda, CudaDevice, Fusion};
 
 use crate::harness::family::{alone, caught};
 use crate::harness::{BOOL, Value};
@@ -883,6 +884,19 @@ fn argwhere_beyond_the_edge() {
     }
 }
 
+/// As many as make other libraries' counts pass 2^31 on the way, and more than that.
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn argwhere_of_nothing_but_ones() {
+    let _alone = begin("argwhere_of_nothing_but_ones");
+    for (n, dtype) in [(2_121_269_248, IntDType::I32), (EDGE + 5000, IntDType::I64)] {
+        let x = Cuda::bool_ones(Shape::from(vec![n]), &device(), NATIVE);
+        let places = burn_backend::read_sync(Cuda::bool_argwhere(x, dtype));
+        assert_eq!(places.shape().to_vec(), [n, 1]);
+        check_arange("the places of ones", &flat(places), 0, 1);
+    }
+}
+
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn cumsum_counts_beyond_the_edge() {
@@ -1031,6 +1045,54 @@ fn gather_and_select_from_beyond_the_edge() {
     let columns: Vec<_> = (0..64).map(|k| k * 13 % COLS).collect();
     let got = read(Cuda::int_select(some, 1, ids(&columns)));
     assert_eq!(got, table(700 * 64, |i| v((ROWS - 700 + i / 64) * COLS + columns[i % 64])), "columns");
+}
+
+/// Keys and values of a cache in blocks, of which a table names those of a sequence, as in paged attention. Burn has no
+/// operation for it: blocks are selected, or named with the place in them, and a block's number times its stride passes
+/// 2^31.
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn blocks_of_a_cache_that_a_table_names() {
+    let _alone = begin("blocks_of_a_cache_that_a_table_names");
+    let (block, heads, d, dtype) = (16, 4, 128, DType::BF16);
+    // Keys, then values.
+    let stride = 2 * block * heads * d;
+    let blocks = EDGE / stride + 9;
+    let small = |i: usize| w(i) / 4.0;
+    let cache = reshape(tiled(&table(PERIOD, small), blocks * stride, dtype), &[blocks, 2, block, heads, d]);
+    assert!(cache.len() > EDGE);
+    let named = [blocks - 1, 3, EDGE / stride, EDGE / stride - 1, 0, blocks - 2];
+    let tokens = named.len() * block;
+    let element = |b: usize, i: usize| small((named[b] * stride + i) % PERIOD);
+    let chosen = Cuda::int_select(cache.clone(), 0, ids(&named));
+    assert_eq!(read(chosen.clone()), table(named.len() * stride, |i| element(i / stride, i % stride)));
+    // [blocks, 2, block, heads, d] -> two of [1, heads, tokens, d].
+    let both = Cuda::int_permute(chosen, &[1, 3, 0, 2, 4]);
+    let half = |x: &Tensor, k: usize| reshape(part(x, &[[k, k + 1]]), &[1, heads, tokens, d]);
+    let (keys, values) = (half(&both, 0), half(&both, 1));
+    // The same from the host.
+    let plain = |k: usize| {
+        let at = |i: usize| {
+            let (h, t, c) = (i / d / tokens, i / d % tokens, i % d);
+            element(t / block, ((k * block + t % block) * heads + h) * d + c)
+        };
+        upload(&table(heads * tokens * d, at), &[1, heads, tokens, d], dtype)
+    };
+    let query = upload(&table(heads * d, |i| w(5 * i + 1) / 4.0), &[1, heads, 1, d], dtype);
+    let attend = |k, v| read(Cuda::attention(query.clone(), k, v, None, None, Default::default()));
+    near("attention over the blocks", &attend(keys, values), &attend(plain(0), plain(1)), 0.01);
+    // One token's keys: the block, "keys", the place in the block.
+    let places = reshape(ids(&[blocks - 1, 0, 15, EDGE / stride, 1, 2]), &[2, 3]);
+    let expected =
+        [((blocks - 1) * 2 * block + 15) * heads * d, ((EDGE / stride * 2 + 1) * block + 2) * heads * d];
+    let got = read(Cuda::int_gather_nd(cache.clone(), places));
+    assert_eq!(got, table(2 * heads * d, |i| small((expected[i / (heads * d)] + i % (heads * d)) % PERIOD)));
+    // Blocks that there are not.
+    for at in [blocks, 2 * blocks, EDGE, 2 * EDGE + 1] {
+        out_of_range("a block that there is not", Cuda::int_select(cache.clone(), 0, ids(&[1, at])));
+        let place = reshape(ids(&[at, 0, 0]), &[1, 3]);
+        out_of_range("a place in no block", Cuda::int_gather_nd(cache.clone(), place));
+    }
 }
 
 #[test]
@@ -1400,6 +1462,55 @@ fn slices_at_a_high_row_joined_and_multiplied() {
     assert_eq!(read(got), rounded(&product(&left, &y, 2 * COLS, n), dtype));
 }
 
+/// The same with gradients, and captured: sums and products of whole numbers, so that all of it is exact.
+fn gradients_of_slices<B>() -> [Vec<f64>; 3]
+where
+    B: AutodiffBackend<Device = CudaDevice>,
+{
+    type Of<B, const D: usize> = burn_tensor::Tensor<B, D>;
+    let (rows, n, dtype) = (70, 8, DType::BF16);
+    let make = |values: Vec<f64>, shape: [usize; 2]| {
+        Of::<B, 2>::from_data(TensorData::new(values, shape).convert_dtype(dtype), (&device(), dtype))
+    };
+    let x = make(table(PERIOD, w), [1, PERIOD]).expand([ROWS / 7, PERIOD]).reshape([ROWS, COLS]);
+    let x = x.detach().require_grad();
+    let y = make(table(2 * COLS * n, |i| w(3 * i + 1)), [2 * COLS, n]).require_grad();
+    let starts = [ROWS - rows, ROWS - 4 * rows - 3];
+    let parts = starts.map(|r| x.clone().slice([r..r + rows, 0..COLS]));
+    let z = Of::cat(parts.to_vec(), 1).matmul(y.clone());
+    let gradients = z.clone().sum().backward();
+    let read = |data: TensorData| data.iter::<f64>().collect::<Vec<_>>();
+    let dx = x.grad(&gradients).expect("x is a leaf");
+    // Of each row the first elements, and what is largest in it.
+    let first = dx.clone().slice([0..ROWS, 0..3]).into_data();
+    let largest = dx.max_abs_dim(1).into_data();
+    let dy = y.grad(&gradients).expect("y is a leaf").into_data();
+    let (first, largest) = (read(first), read(largest));
+    let row_sum = |c: usize| (0..n).map(|k| w(3 * (c * n + k) + 1)).sum::<f64>();
+    // In a slice, and elsewhere.
+    let row = |k: usize| table(COLS, |c| row_sum(k * COLS + c));
+    let row = |k: usize| (row(k)[..3].to_vec(), row(k).into_iter().fold(0.0, f64::max));
+    let (of, none) = ([row(0), row(1)], (vec![0.0; 3], 0.0));
+    for r in 0..ROWS {
+        let slice = starts.iter().position(|&start| (start..start + rows).contains(&r));
+        let (start, most) = slice.map_or(&none, |k| &of[k]);
+        assert!(first[3 * r..3 * r + 3] == *start && largest[r] == *most, "the gradient of row {r}");
+    }
+    [read(z.into_data()), read(dy), largest]
+}
+
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn gradients_of_slices_at_a_high_row() {
+    let _alone = begin("gradients_of_slices_at_a_high_row");
+    let eager = gradients_of_slices::<Autodiff<Cuda>>();
+    // Interpreted, captured and replayed.
+    for round in 0..4 {
+        assert!(gradients_of_slices::<Autodiff<Fusion<Cuda>>>() == eager, "captured, round {round}");
+    }
+    Fusion::<Cuda>::forget_plans(&device());
+}
+
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn products_with_a_large_result() {
@@ -1609,6 +1720,82 @@ fn attention_of_many_scores() {
             for (head, y) in [(0, y[i]), (1, -y[LONG + i])] {
                 assert!((y - mean).abs() <= tolerance, "{dtype:?}, head {head}, query {i}: {y}, not {mean}");
             }
+        }
+    }
+}
+
+/// Of two tensors, the norm of the difference over that of the second.
+fn distance(x: &[f64], y: &[f64]) -> f64 {
+    assert_eq!(x.len(), y.len());
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    norm(&mut x.iter().zip(y).map(|(x, y)| x - y)) / norm(&mut y.iter().copied())
+}
+
+/// Not large, but too much for a CPU: a length at which another library's kernel gave up, and a short one.
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn attention_of_thirty_heads() {
+    let _alone = begin("attention_of_thirty_heads");
+    for (length, d) in [(4096, 128), (32, 128)] {
+        let draw = || {
+            let normal = Distribution::Normal(0.0, 1.0);
+            Cuda::float_random(Shape::from(vec![1, 30, length, d]), normal, &device(), FloatDType::BF16)
+        };
+        let [q, k, v] = [draw(), draw(), draw()];
+        let y = Cuda::attention(q.clone(), k.clone(), v.clone(), None, None, Default::default());
+        let y = read(cast(y, DType::F32));
+        let [q, k, v] = [q, k, v].map(|x| cast(x, DType::F32));
+        let scores = Cuda::float_matmul(q, Cuda::float_transpose(k));
+        let scores = Cuda::float_mul_scalar(scores, Scalar::Float(1.0 / (d as f64).sqrt()));
+        let expected = read(Cuda::float_matmul(Cuda::softmax(scores, 3), v));
+        let far = distance(&y, &expected);
+        assert!(far < 0.01, "length {length}: {far} of the reference");
+    }
+}
+
+/// Keys and values [T, B, D] seen as [B, 1, T, D]: a row's stride times a row passes 2^31, in the gradients too.
+#[test]
+#[ignore = "needs up to 60 GB of device memory"]
+fn gradients_of_attention_over_keys_stored_by_position() {
+    let _alone = begin("gradients_of_attention_over_keys_stored_by_position");
+    type Of<const D: usize> = burn_tensor::Tensor<Autodiff<Cuda>, D>;
+    type Plain<const D: usize> = burn_tensor::Tensor<Cuda, D>;
+    let (t, b, d, queries, dtype) = (24_000, 704, 128, 16, DType::BF16);
+    assert!(t * b * d > EDGE);
+    let draw =
+        |shape: [usize; 4]| Plain::<4>::random(shape, Distribution::Normal(0.0, 1.0), (&device(), dtype));
+    let stored = || draw([1, t, b, d]).reshape([t, b, d]);
+    let (q, k, v) = (draw([b, 1, queries, d]), stored(), stored());
+    let weight = draw([b, 1, queries, d]);
+    // Gradients of q, k and v, stored as those are.
+    let gradients = |q: Plain<4>, k: Plain<3>, v: Plain<3>, weight: Plain<4>| {
+        let leaf = |x| Of::<3>::from_inner(x).require_grad();
+        let (k, v) = (leaf(k), leaf(v));
+        let q = Of::<4>::from_inner(q).require_grad();
+        let view = |x: &Of<3>| x.clone().permute([1, 0, 2]).unsqueeze_dim::<4>(1);
+        let y = burn_tensor::module::attention(q.clone(), view(&k), view(&v), None, None, Default::default());
+        let gradients = (y * Of::<4>::from_inner(weight)).sum().backward();
+        let grad = |x: &Of<3>| x.grad(&gradients).expect("a leaf");
+        (q.grad(&gradients).expect("a leaf"), grad(&k), grad(&v))
+    };
+    let (dq, dk, dv) = gradients(q.clone(), k.clone(), v.clone(), weight.clone());
+    let host = |x: TensorData| x.iter::<f64>().collect::<Vec<_>>();
+    for (name, largest) in [("keys", dk.clone().max_abs()), ("values", dv.clone().max_abs())] {
+        let largest = host(largest.into_data())[0];
+        assert!(largest.is_finite() && largest > 0.0, "the gradient of {name} reaches {largest}");
+    }
+    for i in [0, 1, b / 2, b - 2, b - 1] {
+        let of = |x: &Plain<4>| x.clone().narrow(0, i, 1);
+        // The copies are small tensors in row-major order.
+        let column = |x: &Plain<3>| x.clone().narrow(1, i, 1) + 0.0;
+        let (q, k, v) = gradients(of(&q), column(&k), column(&v), of(&weight));
+        for (name, got, expected) in [
+            ("q", of(&dq).into_data(), q.into_data()),
+            ("k", column(&dk).into_data(), k.into_data()),
+            ("v", column(&dv).into_data(), v.into_data()),
+        ] {
+            let far = distance(&host(got), &host(expected));
+            assert!(far < 0.02, "the gradient of {name}, {i}: {far} of that of this one alone");
         }
     }
 }

@@ -1,9 +1,15 @@
 //! Inputs that broke other systems (NaN, ties, empty dimensions, 16-bit sums), with the values that are right.
 
+use burn_autodiff::Autodiff;
 use burn_backend::ops::ConvOptions;
-use burn_backend::{Backend, BoolDType, DType, IntDType, Scalar, Slice};
+use burn_backend::{AutodiffBackend, Backend, BoolDType, DType, IntDType, Scalar, Slice};
+use burn_tensor::{Int, Tensor, TensorData};
+use kiln::{Cuda, CudaDevice, Fusion};
 
+use super::whole_device::recorded::turn;
 use crate::Family;
+use crate::harness::family::{alone, shared};
+use crate::harness::values::round_to;
 use crate::harness::{Arg, Body, Dense, Domain, Inputs, Rng, Tolerance, Value};
 
 fn floats(shape: &[usize], values: &[f64]) -> Dense {
@@ -26,6 +32,33 @@ fn check(
     let mut family = Family::new(family, args[0].dtype);
     family.cases(op, 0.0, |family, _| family.check_values(args, body, expected, tolerance));
     family.finish();
+}
+
+/// The body gives the same bits on `Fusion<Cuda>` as on `Cuda`: interpreted, captured and replayed.
+fn same_fused(args: &[Arg], body: &impl Body) {
+    fn run<B: Backend<Device = CudaDevice>>(args: &[Arg], body: &impl Body) -> Vec<TensorData> {
+        let device = CudaDevice::default();
+        let outputs = body.run::<B>(args.iter().map(|arg| arg.value(arg.dtype, &device)).collect());
+        outputs.into_iter().map(Value::read).collect()
+    }
+    let device = CudaDevice::default();
+    as_fused(|| run::<Cuda>(args, body), || run::<Fusion<Cuda>>(args, body));
+    let stats = Fusion::<Cuda>::stats(&device);
+    assert!(stats.executed >= 2, "{stats}");
+}
+
+/// Two programs that are the same on `Cuda` and on `Fusion<Cuda>` or `Autodiff` of them: the second, as often as it takes
+/// to be replayed, gives what the first gives, which is returned.
+#[track_caller]
+fn as_fused<T: PartialEq + std::fmt::Debug>(eager: impl Fn() -> T, fused: impl Fn() -> T) -> T {
+    let (_turn, _running) = (turn(), shared());
+    Fusion::<Cuda>::reset_stats(&CudaDevice::default());
+    let expected = eager();
+    for round in 0..5 {
+        assert_eq!(fused(), expected, "fused, round {round}");
+    }
+    Fusion::<Cuda>::forget_plans(&CudaDevice::default());
+    expected
 }
 
 const NAN: f64 = f64::NAN;
@@ -99,7 +132,7 @@ fn cumprod_of_bf16_carries_in_f32() {
     let mut rng = Rng::new(9);
     let values: Vec<f64> = (0..1_000).map(|_| 0.99 + 0.01 * rng.normal().abs()).collect();
     let x = Arg::new(floats(&[1_000], &values), DType::BF16);
-    let rounded = values.iter().map(|&v| crate::harness::values::round_to(v, DType::BF16));
+    let rounded = values.iter().map(|&v| round_to(v, DType::BF16));
     let mut product = 1.0;
     let expected: Vec<f64> = rounded
         .map(|v| {
@@ -162,10 +195,35 @@ fn a_remainder_lies_between_zero_and_the_divisor() {
         let inputs = args.iter().map(|a| a.value::<crate::Subject>(dtype, &device)).collect();
         let r = Dense::of(&Remainders.run(inputs).remove(0).read());
         for (k, &r) in r.as_floats().iter().enumerate() {
-            let b = crate::harness::values::round_to(b[k], dtype);
+            let b = round_to(b[k], dtype);
             let inside = if b > 0.0 { (0.0..b).contains(&r) } else { b < r && r <= 0.0 };
             assert!(inside, "{dtype:?}: {} % {b} = {r}", a[k]);
         }
+    }
+}
+
+/// The floor of a quotient, made from the remainder: the rounded quotient may be a whole number too large. Then the
+/// remainder.
+#[derive(Debug)]
+struct FloorDivision;
+impl Body for FloorDivision {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let mut inputs = Inputs::new(inputs);
+        let (a, b) = (inputs.float(), inputs.float());
+        let rest = B::float_remainder(a.clone(), b.clone());
+        let floor = B::float_round(B::float_div(B::float_sub(a, rest.clone()), b));
+        vec![Value::Float(floor), Value::Float(rest)]
+    }
+}
+
+#[test]
+fn a_floor_division_does_not_round_up() {
+    for dtype in [DType::F32, DType::F64] {
+        let args = [[1.0, 0.5, 6.0], [0.1, 0.1, 0.2]].map(|v| Arg::new(floats(&[3], &v), dtype));
+        let rest = [(1.0, 0.1), (0.5, 0.1), (6.0, 0.2)].map(|(a, b)| a % round_to(b, dtype));
+        let expected = [floats(&[3], &[9.0, 4.0, 29.0]), floats(&[3], &rest)];
+        check("elementwise", "floor division", &args, &FloorDivision, &expected, Tolerance::exact());
+        same_fused(&args, &FloorDivision);
     }
 }
 
@@ -212,6 +270,9 @@ fn integer_division_by_zero_is_zero() {
         let [x, z] = [ints(&[4], &a), zeros.clone()].map(|v| Arg::new(v, dtype));
         let args = [x.clone(), z.clone(), x.clone(), z, x.clone(), x];
         check("elementwise", "division by zero", &args, &ZeroDivision, &vec![zeros; 4], Tolerance::exact());
+        if matches!(dtype, DType::I32 | DType::I64) {
+            same_fused(&args, &ZeroDivision);
+        }
     }
 }
 
@@ -299,6 +360,26 @@ fn a_sliced_row_times_a_transposed_weight() {
     }
 }
 
+#[test]
+fn a_sliced_row_times_a_transposed_weight_is_not_copied() {
+    let _alone = alone();
+    let device = CudaDevice::default();
+    let values = |shape: &[usize]| {
+        let all = (0..shape.iter().product()).map(|k: usize| (k % 3) as f32 - 1.0).collect::<Vec<_>>();
+        Value::<Cuda>::Float(float_from(TensorData::new(all, shape.to_vec())))
+    };
+    let args = vec![values(&[1, 8, 2048]), values(&[32, 2048])];
+    let launches = || device.launch_stats().expect("the device is open").kernels;
+    let before = launches();
+    let y = LastToken.run::<Cuda>(args);
+    assert_eq!(launches(), before + 1, "the product is all that is launched");
+    drop(y);
+}
+
+fn float_from(data: TensorData) -> burn_backend::tensor::FloatTensor<Cuda> {
+    <Cuda as burn_backend::ops::FloatTensorOps<Cuda>>::float_from_data(data, &CudaDevice::default())
+}
+
 /// Cross entropy by hand, with targets that are masked before they index: 255 is no class.
 #[derive(Debug)]
 struct MaskedCrossEntropy;
@@ -376,6 +457,7 @@ fn sums_over_nothing_are_zero() {
         nothing,
     ];
     check("reduce", "empty sums", &args, &EmptySums, &expected, Tolerance::exact());
+    same_fused(&args, &EmptySums);
 }
 
 crate::body!(
@@ -383,6 +465,7 @@ crate::body!(
         | x
         | [
             Value::Float(B::float_sum_dim(x.float(), 1)),
+            Value::Float(B::float_sum_dim(x.float(), 0)),
             Value::Float(B::float_max_dim(x.float(), 0)),
             Value::Float(B::softmax(x.float(), 0)),
             Value::Float(B::float_matmul(x.float(), x.float())),
@@ -397,6 +480,7 @@ fn ops_on_empty_tensors_have_the_right_shape() {
     let empty = |shape: [usize; 2]| Arg::new(floats(&shape, &[]), DType::F32);
     let args = [
         empty([3, 0]),
+        empty([3, 0]),
         empty([2, 0]),
         empty([2, 0]),
         empty([2, 0]),
@@ -408,6 +492,7 @@ fn ops_on_empty_tensors_have_the_right_shape() {
     let expected = [
         floats(&[3, 1], &[0.0; 3]),
         floats(&[1, 0], &[]),
+        floats(&[1, 0], &[]),
         floats(&[2, 0], &[]),
         // A product over no terms.
         floats(&[2, 3], &[0.0; 6]),
@@ -416,6 +501,7 @@ fn ops_on_empty_tensors_have_the_right_shape() {
         ints(&[1], &[0]),
     ];
     check("reduce", "empty rows", &args, &EmptyRows, &expected, Tolerance::exact());
+    same_fused(&args, &EmptyRows);
 }
 
 crate::body!(SelectNothing | x | [Value::Float(B::float_select(x.float(), 0, x.int()))]);
@@ -430,6 +516,144 @@ fn selecting_nothing_has_zero_gradients() {
         family.check_gradient(&args, &SelectNothing, Tolerance::exact());
     });
     family.finish();
+}
+
+/// The gradient of the rows that a mask without a true element selects, and of what was computed of them.
+#[test]
+fn a_masked_selection_of_nothing_has_zero_gradients() {
+    fn program<B: AutodiffBackend<Device = CudaDevice>>() -> TensorData {
+        let device = CudaDevice::default();
+        let x = Tensor::<B, 2>::ones([3, 2], &device).require_grad();
+        let mask = Tensor::<B, 1>::zeros([3], &device).greater_elem(1.0);
+        let rows = mask.argwhere().squeeze_dim::<1>(1);
+        assert_eq!(rows.dims(), [0]);
+        let gradients = (x.clone() * 3.0).select(0, rows).sum().backward();
+        x.grad(&gradients).expect("x is a leaf").into_data()
+    }
+    let gradient = as_fused(program::<Autodiff<Cuda>>, program::<Autodiff<Fusion<Cuda>>>);
+    assert_eq!(gradient, TensorData::from([[0f32; 2]; 3]));
+}
+
+#[test]
+fn nothing_broadcasts_against_one_in_either_order() {
+    fn program<B: Backend<Device = CudaDevice>>() -> Vec<TensorData> {
+        let device = CudaDevice::default();
+        let (none, one) = (Tensor::<B, 1>::zeros([0], &device), Tensor::<B, 1>::ones([1], &device));
+        let products = [none.clone() * one.clone(), one.clone() * none.clone()];
+        let ints = [none.clone().int() * one.clone().int(), one.int() * none.int()];
+        assert!(products.iter().all(|x| x.dims() == [0]) && ints.iter().all(|x| x.dims() == [0]));
+        products.map(|x| (x + 1.0).into_data()).into_iter().chain(ints.map(Tensor::into_data)).collect()
+    }
+    let all = as_fused(program::<Cuda>, program::<Fusion<Cuda>>);
+    assert!(all.iter().all(|data| data.shape.as_slice() == [0]), "{all:?}");
+}
+
+/// The shapes of what operations make of a tensor without elements, with those that they should have.
+fn of_nothing<B: Backend<Device = CudaDevice>, const D: usize>(
+    shape: [usize; D],
+) -> Vec<(Vec<usize>, Vec<usize>)> {
+    let device = CudaDevice::default();
+    let data = |value: f32| TensorData::new(vec![value; shape.iter().product()], shape);
+    let x = || Tensor::<B, D>::from_data(data(0.5), &device);
+    let ints = || Tensor::<B, D, Int>::from_data(TensorData::new(Vec::<i32>::new(), shape), &device);
+    let same = [
+        x().exp(),
+        x().log(),
+        x().log1p(),
+        x().sqrt(),
+        x().sin(),
+        x().cos(),
+        x().tan(),
+        x().tanh(),
+        x().erf(),
+        x().recip(),
+        x().abs(),
+        x().sign(),
+        x().floor(),
+        x().ceil(),
+        x().round(),
+        x().neg(),
+        x().powf_scalar(2.5),
+        x().powi_scalar(2),
+        x().clamp(0.0, 1.0),
+        x() + 1.0,
+        x() / 2.0,
+        burn_tensor::activation::relu(x()),
+        burn_tensor::activation::gelu(x()),
+        burn_tensor::activation::sigmoid(x()),
+        burn_tensor::activation::softmax(x(), D - 1),
+        x() + x(),
+        x() - x(),
+        x() * x(),
+        x() / x(),
+        x().powf(x()),
+        x().atan2(x()),
+        x().max_pair(x()),
+        x().remainder(x()),
+        x().mask_where(x().greater(x()), x()),
+        x().mask_fill(x().equal(x()), 3.0),
+        x().gather(0, ints()),
+        x().gather(D - 1, ints()),
+        x().scatter(0, ints(), x(), burn_tensor::IndexingUpdateOp::Add),
+        x().slice_assign(shape.map(|n| 0..n), x()),
+        x().slice(shape.map(|n| 0..n)),
+        x().flip([0]),
+        x().cumsum(0),
+        x().cumprod(D - 1),
+        x().sort(D - 1),
+        ints().float(),
+        x().cast(DType::F16).cast(DType::F32),
+    ];
+    let whole = [
+        ints() + ints(),
+        ints() * 3,
+        ints() / ints(),
+        ints().powi_scalar(2),
+        ints().bitwise_and(ints()),
+        x().int(),
+        x().argsort(D - 1),
+    ];
+    let flags = [x().greater(x()), x().lower_elem(1.0), x().is_nan(), ints().equal(ints()).bool_not()];
+    let mut all: Vec<(Vec<usize>, Vec<usize>)> = Vec::new();
+    let mut expect = |got: [usize; D], expected: [usize; D]| all.push((got.to_vec(), expected.to_vec()));
+    same.iter().for_each(|y| expect(y.dims(), shape));
+    whole.iter().for_each(|y| expect(y.dims(), shape));
+    flags.iter().for_each(|y| expect(y.dims(), shape));
+    let with = |dim: usize, size: usize| {
+        let mut shape = shape;
+        shape[dim] = size;
+        shape
+    };
+    let mut reversed = shape;
+    reversed.reverse();
+    let axes: [isize; D] = std::array::from_fn(|d| (D - 1 - d) as isize);
+    expect(x().permute(axes).dims(), reversed);
+    expect(x().swap_dims(0, D - 1).dims(), reversed);
+    expect(x().repeat_dim(0, 3).dims(), with(0, 3 * shape[0]));
+    expect(Tensor::cat(vec![x(), x()], D - 1).dims(), with(D - 1, 2 * shape[D - 1]));
+    expect(x().slice(shape.map(|n| 0..n / 2)).dims(), shape.map(|n| n / 2));
+    let none = Tensor::<B, 1, Int>::from_data(TensorData::new(Vec::<i32>::new(), [0]), &device);
+    expect(x().select(0, none).dims(), with(0, 0));
+    if shape[0] > 0 {
+        expect(x().max_dim(0).dims(), with(0, 1));
+        expect(x().sum_dim(0).dims(), with(0, 1));
+    }
+    all
+}
+
+#[test]
+fn operations_on_nothing_have_the_right_shape_and_launch_nothing() {
+    let _alone = alone();
+    let launches = || CudaDevice::default().launch_stats().expect("the device is open").kernels;
+    drop(float_from(TensorData::from([0.0f32])));
+    let before = launches();
+    let all = [of_nothing::<Cuda, 1>([0]), of_nothing::<Cuda, 2>([0, 10]), of_nothing::<Cuda, 2>([10, 0])];
+    assert_eq!(launches(), before, "launches");
+    for (shapes, of) in all.iter().zip(["[0]", "[0, 10]", "[10, 0]"]) {
+        for (k, (got, expected)) in shapes.iter().enumerate() {
+            assert_eq!(got, expected, "operation {k} on {of}");
+        }
+    }
 }
 
 #[test]

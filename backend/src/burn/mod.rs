@@ -27,20 +27,36 @@ use crate::tensor::CudaTensor;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cuda;
 
-/// Burn's methods return no `Result`: what the host detects becomes a panic that names device, op, shapes and dtypes.
+/// Burn's methods return no `Result`: what the host detects becomes a panic that names device, method, op, shapes and
+/// dtypes.
 #[track_caller]
-pub(crate) fn done<T>(device: usize, result: Result<T>) -> T {
+pub(crate) fn done<T>(device: usize, method: &str, result: Result<T>) -> T {
     match result {
         Ok(value) => value,
-        Err(error) => panic!("cuda:{device}: {error}"),
+        Err(error) => panic!("cuda:{device}: {}", error.in_method(name(method))),
     }
+}
+
+/// The path of the function that it stands in, which is the method that the user called, whatever operations it is made
+/// of.
+macro_rules! method {
+    () => {{
+        fn here() {}
+        std::any::type_name_of_val(&here)
+    }};
+}
+pub(crate) use method;
+
+/// The last name of a [`method!`]'s path: `..::float_add::here`, `..::bool_argwhere::{{closure}}::here`.
+fn name(path: &str) -> &str {
+    path.rsplit("::").find(|name| !["here", "{{closure}}"].contains(name)).unwrap_or(path)
 }
 
 /// `run!(x => op(x, ..))` evaluates the op, and panics with the device of `x` if it fails.
 macro_rules! run {
     ($tensor:ident => $op:expr) => {{
         let device = $tensor.device().index;
-        $crate::burn::done(device, $op)
+        $crate::burn::done(device, $crate::burn::method!(), $op)
     }};
 }
 use run;
@@ -49,8 +65,8 @@ use run;
 macro_rules! run_on {
     ($device:ident => $op:expr) => {{
         let index = $device.index;
-        let $device = $crate::burn::done(index, $crate::device::Device::get(index));
-        $crate::burn::done(index, $op)
+        let $device = $crate::burn::done(index, $crate::burn::method!(), $crate::device::Device::get(index));
+        $crate::burn::done(index, $crate::burn::method!(), $op)
     }};
 }
 use run_on;
@@ -62,16 +78,16 @@ fn default_int(tensor: &CudaTensor) -> DType {
 
 fn cat(tensors: Vec<CudaTensor>, dim: usize) -> CudaTensor {
     let device = tensors.first().map_or(0, |t| t.device().index);
-    done(device, index::cat(&tensors, dim))
+    done(device, "cat", index::cat(&tensors, dim))
 }
 
-fn execution_error(device: usize, error: Error) -> ExecutionError {
-    ExecutionError::WithContext { reason: format!("cuda:{device}: {error}") }
+fn execution_error(device: usize, method: &str, error: Error) -> ExecutionError {
+    ExecutionError::WithContext { reason: format!("cuda:{device}: {}", error.in_method(method)) }
 }
 
 async fn read(tensor: CudaTensor) -> std::result::Result<TensorData, ExecutionError> {
     let device = tensor.device().index;
-    data::into_data(tensor).map_err(|e| execution_error(device, e))
+    data::into_data(tensor).map_err(|e| execution_error(device, "into_data", e))
 }
 
 impl BackendTypes for Cuda {
@@ -91,15 +107,15 @@ impl Backend for Cuda {
     }
 
     fn seed(device: &CudaDevice, seed: u64) {
-        done(device.index, Device::get(device.index)).random.seed(seed);
+        done(device.index, method!(), Device::get(device.index)).random.seed(seed);
     }
 
     fn sync(device: &CudaDevice) -> std::result::Result<(), ExecutionError> {
-        device.sync().map_err(|e| execution_error(device.index, e))
+        device.sync().map_err(|e| execution_error(device.index, "sync", e))
     }
 
     fn memory_cleanup(device: &CudaDevice) {
-        done(device.index, device.empty_cache());
+        done(device.index, method!(), device.empty_cache());
     }
 
     /// Quantised numbers are stored and converted; arithmetic on them is that of floats. Matrix units serve 16-bit floats,

@@ -46,7 +46,7 @@ impl QTensorOps<Cuda> for Cuda {
     async fn q_into_data(tensor: CudaQTensor) -> Result<TensorData, ExecutionError> {
         let device = tensor.device().index;
         let read = quantize::into_data_many(Vec::new(), vec![tensor]);
-        read.map(|(_, mut data)| data.remove(0)).map_err(|e| execution_error(device, e))
+        read.map(|(_, mut data)| data.remove(0)).map_err(|e| execution_error(device, "q_into_data", e))
     }
 
     fn q_expand(tensor: CudaQTensor, shape: Shape) -> CudaQTensor {

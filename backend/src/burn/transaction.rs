@@ -19,7 +19,7 @@ impl TransactionOps<Cuda> for Cuda {
         let device = tensors.first().map(|t| t.device().index);
         let device = device.or(quantized.first().map(|t| t.device().index)).unwrap_or(0);
         let read = quantize::into_data_many(tensors, quantized);
-        let (mut all, read_qfloats) = read.map_err(|e| execution_error(device, e))?;
+        let (mut all, read_qfloats) = read.map_err(|e| execution_error(device, "tr_execute", e))?;
         let read_bools = all.split_off(floats + ints);
         let read_ints = all.split_off(floats);
         Ok(TransactionPrimitiveData { read_floats: all, read_qfloats, read_ints, read_bools })

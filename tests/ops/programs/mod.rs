@@ -41,7 +41,7 @@ use kiln_surface::{Meta, Op};
 
 use crate::harness::family::{cases, caught, drawing, shared};
 use crate::harness::report::command;
-use crate::whole_device::recorded::turn;
+use crate::ops::whole_device::recorded::turn;
 use compare::{Tally, verify};
 use difference::difference;
 use execute::{RUNS_PROGRAM, Running, Seen, execute, seed_of};

@@ -21,11 +21,6 @@ fn left_out(name: &str) -> bool {
     flex || quantized || name.ends_with("_empty")
 }
 
-/// What of an operation programs do not have: nothing.
-fn refused(_: &Op) -> bool {
-    false
-}
-
 /// Few dtypes, since each is a kernel of its own.
 fn dtype(dtype: DType) -> DType {
     match dtype {
@@ -46,7 +41,6 @@ fn defaults() -> Defaults {
 pub(crate) fn eager() -> Profile {
     Profile {
         leaves_out: left_out,
-        refuses: refused,
         dtype,
         defaults: defaults(),
         threads: &[1, 1, 2, 3],

@@ -11,7 +11,7 @@ use kiln::{Cuda, CudaDevice, MemoryStats};
 
 use crate::harness::family::{alone, caught};
 use crate::harness::{Dense, Domain, Rng, Value, values::dense};
-use crate::models::Mlp;
+use crate::ops::models::Mlp;
 
 type Float = FloatTensor<Cuda>;
 

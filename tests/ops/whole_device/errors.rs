@@ -1,13 +1,14 @@
 //! What fails, how it says so, and that everything works afterwards.
 
 use burn::module::Module;
+use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::{GradientsParams, Optimizer, SgdConfig};
 use burn_autodiff::Autodiff;
 use burn_backend::ops::{ConvOptions, FloatTensorOps, IntTensorOps, ModuleOps};
 use burn_backend::tensor::{FloatTensor, IntTensor};
 use burn_backend::{Backend, DType, Shape, TensorData};
-use burn_tensor::Tensor;
+use burn_tensor::{Tensor, TensorPrimitive};
 use kiln::{Cuda, CudaDevice};
 
 use crate::harness::family::{alone, caught, shared};
@@ -167,7 +168,7 @@ fn training_goes_on_after_out_of_memory_in_a_forward_pass() {
     let before = device().memory_stats().expect("the device is open");
     // More than the device has.
     let text = caught(|| model.clone().step([1, 2, 3, 4], 1 << 34)).expect_err("a tebibyte and more");
-    for part in ["cuda:0", "out of memory", "TiB", "shapes [["] {
+    for part in ["cuda:0: linear: ", "out of memory", "TiB", "shapes [["] {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
     }
     // More than is left: the cache is given back and the driver asked again. Each repetition is 24 floats where the first
@@ -176,7 +177,7 @@ fn training_goes_on_after_out_of_memory_in_a_forward_pass() {
     let held = Cuda::float_empty(Shape::from(vec![total / 8 / 4]), &device(), DType::F32.into());
     let text =
         caught(|| model.clone().step([1, 2, 3, 4], total / 16 * 15 / 96)).expect_err("so much is not left");
-    for part in ["cuda:0", "out of memory", "GiB asked for", "shapes [["] {
+    for part in ["cuda:0: linear: ", "out of memory", "GiB asked for", "shapes [["] {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
     }
     drop(held);
@@ -246,6 +247,45 @@ fn an_index_out_of_range_poisons_what_depends_on_it() {
     // What is made of the poisoned value later re-reports the first error.
     faulty(&Cuda::float_mul_scalar(bad, burn_backend::Scalar::Float(2.0)), &parts);
     assert!(device().sync().is_ok(), "sync does not repeat what a read has reported");
+    works();
+}
+
+/// Token 19 of a sequence would be in its fifth block of four, where the next sequence's blocks begin in memory.
+#[test]
+fn a_block_table_that_is_too_short_is_an_error_at_the_read() {
+    let _alone = alone();
+    let pool = || floats(&[6, 4, 2]);
+    let table = || ints(&[2, 4], vec![0, 1, 2, 3, 4, 5, 0, 1]);
+    let tokens = |last: i32| ints(&[2, 2], vec![3, last / 4, 0, 2]);
+    let blocks = |last: i32| Cuda::int_reshape(Cuda::int_gather(1, table(), tokens(last)), vec![4].into());
+    let right = Cuda::float_select(pool(), 0, blocks(15));
+    let expected = [3, 3, 4, 0].iter().flat_map(|b| (8 * b..8 * b + 8).map(f64::from)).collect();
+    assert_eq!(read(right), Ok(expected));
+    faulty(&Cuda::float_select(pool(), 0, blocks(19)), &["gather", "index 4", "size 4"]);
+    // The same with the tokens' places in the table as indices of both dimensions.
+    let place = ints(&[2, 2], vec![0, 3, 0, 4]);
+    let named = Cuda::int_gather_nd(table(), place);
+    faulty(&Cuda::float_select(pool(), 0, named), &["gather_nd", "index 4", "size 4"]);
+    // A block that the pool does not have.
+    let far = Cuda::float_gather_nd(pool(), ints(&[2, 2], vec![5, 3, 6, 0]));
+    faulty(&far, &["gather_nd", "index 6", "size 6"]);
+    let _ = device().sync();
+    works();
+}
+
+/// Burn's loss picks the class of every target, and masks what it is to ignore afterwards.
+#[test]
+fn a_target_to_ignore_that_is_no_class_is_an_error_of_burns_own_loss() {
+    let _alone = alone();
+    let config = CrossEntropyLossConfig::new().with_pad_tokens(Some(vec![255]));
+    let logits = || Tensor::<Cuda, 2>::from_primitive(TensorPrimitive::Float(floats(&[3, 3])));
+    let loss = |targets: [i32; 3]| {
+        let targets = Tensor::<Cuda, 1, burn_tensor::Int>::from_data(TensorData::from(targets), &device());
+        config.init(&device()).forward(logits(), targets).into_primitive().tensor()
+    };
+    assert!(read(loss([0, 2, 1])).is_ok());
+    faulty(&loss([0, 255, 1]), &["gather", "index 255", "size 3"]);
+    let _ = device().sync();
     works();
 }
 

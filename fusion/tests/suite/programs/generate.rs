@@ -40,8 +40,6 @@ const COMMON: &[&str] = &[
 pub(crate) struct Profile {
     /// Whether an operation is left out.
     pub(crate) leaves_out: fn(&str) -> bool,
-    /// Whether it is left out with these attributes.
-    pub(crate) refuses: fn(&Op) -> bool,
     /// The dtype that takes the place of another; one that has another in its place does not occur.
     pub(crate) dtype: fn(DType) -> DType,
     /// What the backend chooses where Burn's signatures name no dtype.
@@ -61,7 +59,6 @@ impl Profile {
     #[allow(dead_code, reason = "not every user runs on burn-flex")]
     pub(crate) const FLEX: Profile = Profile {
         leaves_out: |name| UNSUPPORTED_BY_FLEX.iter().any(|(unsupported, _)| *unsupported == name),
-        refuses: |_| false,
         dtype: |dtype| dtype,
         defaults: Defaults { float: FloatDType::F32, index: IntDType::I64 },
         threads: &[1, 1, 1, 1, 2, 2, 3, 4],
@@ -342,7 +339,7 @@ impl Generator {
 
     fn acceptable(&mut self, name: &str, case: &Case) -> bool {
         let small = |meta: &Meta| meta.shape.iter().product::<usize>() <= LARGEST && meta.shape.rank() <= 6;
-        if !case.inputs.iter().all(|input| small(&input.meta)) || (self.profile.refuses)(&case.op) {
+        if !case.inputs.iter().all(|input| small(&input.meta)) {
             return false;
         }
         let Some(outs) = self.inferred(case) else { return false };
