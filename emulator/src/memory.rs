@@ -308,10 +308,6 @@ pub(crate) fn alloc(place: Place, bytes: usize) -> Option<u64> {
         // Driver memory comes in whole words; kernels that exchange the word around a narrow value may rely on it.
         let whole = bytes.next_multiple_of(4);
         arena.set(address + bytes, whole - bytes, WRITTEN);
-        let offset = address - arena.base;
-        for marks in [arena.stores, arena.loads, arena.atomics] {
-            clear(marks as u64 + offset * 8, whole * 8);
-        }
     }
     Some(address)
 }
@@ -345,7 +341,12 @@ pub(crate) fn free(place: Place, address: u64) -> Result<(), String> {
         books.freed.drain(..2048);
     }
     if place != Place::Host {
-        arena.set(address, bytes.next_multiple_of(4), OUTSIDE);
+        let whole = bytes.next_multiple_of(4);
+        arena.set(address, whole, OUTSIDE);
+        // Here and not when the address comes back, which is late: marks are 24 times as large as the memory.
+        for marks in [arena.stores, arena.loads, arena.atomics] {
+            clear(marks as u64 + 8 * (address - arena.base), 8 * whole);
+        }
     }
     clear(address, bytes);
     Ok(())
