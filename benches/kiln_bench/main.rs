@@ -7,6 +7,8 @@
 //! kiln-bench --serve     for each line NAME on stdin, one line `NAME us=...` of one round on stdout (compare.py)
 //! ```
 //!
+//! `KILN_BENCH_CONV=cudnn` or `columns` has all convolutions computed in that way; `fastest` is the default.
+//!
 //! - `cases`: the operations, their inputs and what they are bound by
 //! - `timing`: rounds of queued launches between two events
 //! - `host`: what one operation costs the host
@@ -20,7 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use cases::{Bound, Case, Run, cases};
-use kiln::CudaDevice;
+use kiln::{ConvAlgorithm, CudaDevice};
 use timing::Timer;
 
 /// Rounds in the table; the median counts.
@@ -49,6 +51,12 @@ fn main() -> ExitCode {
 /// Whether everything that was asked for could be measured.
 fn run(args: &[String]) -> Result<bool, Failure> {
     let device = CudaDevice::new(0);
+    CudaDevice::set_conv_algorithm(match std::env::var("KILN_BENCH_CONV").as_deref() {
+        Ok("cudnn") => ConvAlgorithm::Cudnn,
+        Ok("columns") => ConvAlgorithm::Columns,
+        Ok("fastest") | Err(_) => ConvAlgorithm::Fastest,
+        Ok(other) => return Err(format!("KILN_BENCH_CONV={other} is none of cudnn, columns, fastest").into()),
+    });
     match args {
         [flag] if flag == "--list" => {
             names().for_each(|name| println!("{name}"));
@@ -74,8 +82,9 @@ fn describe(device: &CudaDevice) -> Result<String, Failure> {
     CudaDevice::availability()?;
     let props = device.props()?;
     let (major, minor) = props.compute_capability;
+    let cudnn = CudaDevice::cudnn_version().map_or("no cuDNN".into(), |version| format!("cuDNN {version}"));
     Ok(format!(
-        "{device}: {}, compute capability {major}.{minor}, {} multiprocessors",
+        "{device}: {}, compute capability {major}.{minor}, {} multiprocessors, {cudnn}",
         props.name, props.sm_count
     ))
 }
