@@ -240,6 +240,15 @@ impl Error {
         }
     }
 
+    /// Whether it is for want of memory, in whatever operation.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        match self {
+            Error::OutOfMemory { .. } => true,
+            Error::In { source, .. } => source.is_out_of_memory(),
+            _ => false,
+        }
+    }
+
     /// What a failed backend method says: its name, unless the error begins with it, and the error. What is no failure of
     /// the method that noticed it stands alone: an index that another operation met, a device that is lost.
     pub(crate) fn in_method(&self, method: &str) -> String {

@@ -9,7 +9,7 @@ mod convolution;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
-use crate::driver::stream::{Work, resolve};
+use crate::driver::stream::{Stream, Work, resolve};
 use crate::driver::{capture, device, handles, lock};
 use crate::operands::{Kind, Workspace};
 use convolution::{Convolution, Direction, Window};
@@ -143,6 +143,12 @@ struct ConvolutionValues {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cudnnGetVersion() -> usize {
     VERSION
+}
+
+/// The version of CUDA that it is made for.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cudnnGetCudartVersion() -> usize {
+    13_000
 }
 
 /// The library on the current context's device, with the default stream. May wait for the device, so captures can forbid
@@ -344,6 +350,14 @@ fn workspace(direction: Direction, algorithm: u32, filter: &[usize]) -> Result<u
     }
 }
 
+/// The handle's stream, which has to live, with its device's context current.
+fn stream_of(handle: &Handle) -> Result<Arc<Stream>, Status> {
+    require(device::current() == Ok(handle.device), Status::BadParam)?;
+    let stream = resolve(*lock(&handle.stream)).map_err(|_| Status::BadParam)?;
+    require(stream.device == handle.device, Status::BadParam)?;
+    Ok(stream)
+}
+
 /// Writes the bytes that an algorithm needs.
 ///
 /// # Safety
@@ -356,7 +370,7 @@ unsafe fn workspace_size(
     bytes: *mut usize,
 ) -> Status {
     let find = || {
-        get::<Handle>(handle)?;
+        stream_of(&*get::<Handle>(handle)?)?;
         require(!bytes.is_null(), Status::BadParam)?;
         let plan = plan(direction, algorithm, descriptors)?;
         // SAFETY: the caller vouches for the place.
@@ -443,8 +457,7 @@ unsafe fn queue(call: Call) -> Result<(), Status> {
     require(given as u64 >= used, Status::BadParam)?;
     let workspace = if at == 0 { Workspace::default() } else { Workspace { at, given: given as u64, used } };
     let sizes = call.direction.operands().map(|k| format!("{} {:?}", call.names[k], dims[k]));
-    let stream = resolve(*lock(&handle.stream)).map_err(|_| Status::BadParam)?;
-    require(stream.device == handle.device, Status::BadParam)?;
+    let stream = stream_of(&handle)?;
     let convolution = Convolution {
         call: format!("{} ({})", call.name, sizes.join(", ")),
         device: handle.device,

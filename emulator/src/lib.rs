@@ -40,7 +40,7 @@ pub(crate) fn device_count() -> u32 {
 }
 
 /// The names that programs open. Those without a version are here lest the loader find an installed library under them.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 14] = [
     "libcuda.so.1",
     "libcuda.so",
     "libnvrtc.so.13",
@@ -49,6 +49,12 @@ const NAMES: [&str; 8] = [
     "libcublasLt.so",
     "libcudnn.so.9",
     "libcudnn.so",
+    "libcudnn_graph.so.9",
+    "libcudnn_ops.so.9",
+    "libcudnn_cnn.so.9",
+    "libcudnn_heuristic.so.9",
+    "libcudnn_engines_precompiled.so.9",
+    "libcudnn_engines_runtime_compiled.so.9",
 ];
 /// Set in a process that runs on the emulator.
 const ACTIVE: &str = "KILN_EMULATOR";

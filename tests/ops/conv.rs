@@ -2,15 +2,15 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use burn_backend::ops::{ConvOptions, ConvTransposeOptions, DeformConvOptions};
+use burn_backend::ops::{ConvOptions, ConvTransposeOptions, DeformConvOptions, FloatTensorOps};
 use burn_backend::tensor::FloatTensor;
-use burn_backend::{Backend, DType};
+use burn_backend::{Backend, DType, FloatDType};
 use burn_tensor::Tensor;
 use burn_tensor::module::conv2d;
-use kiln::{ConvAlgorithm, Cuda, CudaDevice};
+use kiln::{ConvAlgorithm, Cuda, CudaDevice, CudaTensor};
 
 use crate::Family;
-use crate::harness::family::{alone, large};
+use crate::harness::family::{alone, caught, large};
 use crate::harness::{Arg, Body, Dense, Domain, Inputs, Rng, Tolerance, Value, shape};
 
 /// While it lives, convolutions are computed in one way; the choice holds for the process, so those who make it take turns.
@@ -28,9 +28,13 @@ impl Way {
 
     /// Columns, or cuDNN where there is one.
     fn any(rng: &mut Rng) -> Self {
-        let cudnn = rng.one_in(2) && CudaDevice::cudnn_version().is_ok();
-        Way::new(if cudnn { ConvAlgorithm::Cudnn } else { ConvAlgorithm::Columns })
+        Way::new(installed(rng.pick(&[ConvAlgorithm::Columns, ConvAlgorithm::Cudnn])))
     }
+}
+
+/// The algorithm, or columns without cuDNN.
+fn installed(algorithm: ConvAlgorithm) -> ConvAlgorithm {
+    if CudaDevice::cudnn_version().is_ok() { algorithm } else { ConvAlgorithm::Columns }
 }
 
 impl Drop for Way {
@@ -194,6 +198,104 @@ fn cudnn_computes_a_convolution_in_one_launch_where_it_is_installed() {
     let (cudnn, columns) = (launches(ConvAlgorithm::Cudnn), launches(ConvAlgorithm::Columns));
     println!("cuDNN {version}: {cudnn} launch, {columns} without it");
     assert!(cudnn == 1 && columns > 1, "{cudnn} with cuDNN, {columns} without");
+}
+
+/// Windows may have only padding to read.
+#[test]
+fn images_without_rows_are_padding_in_every_way() {
+    let mut family = Family::new("conv", DType::F32);
+    for algorithm in [ConvAlgorithm::Columns, ConvAlgorithm::Cudnn, ConvAlgorithm::Fastest] {
+        family.cases(&format!("no rows by {algorithm:?}"), 0.0, |family, rng| {
+            let _way = Way::new(installed(algorithm));
+            let shapes = [vec![2, 256, 0, 64], vec![128, 256, 2, 3], vec![128]];
+            let args = shapes.map(|s| Arg::plain(rng, &s, DType::F32, Domain::Normal));
+            let bias = args[2].dense();
+            let of_channel = |channel: usize| [bias.as_floats()[channel]; 64];
+            let expected =
+                Dense::floats(&[2, 128, 1, 64], (0..256).flat_map(|k| of_channel(k % 128)).collect());
+            let body = Conv2d(ConvOptions::new([1; 2], [1; 2], [1; 2], 1));
+            family.check_values(&args, &body, &[expected], Tolerance::exact());
+        });
+    }
+    family.finish();
+}
+
+/// A captured graph has a stream of its own, and cuDNN keeps the one of its last call.
+#[test]
+fn cudnn_takes_a_new_convolution_after_a_captured_one_and_on_another_thread() {
+    let _alone = alone();
+    if CudaDevice::cudnn_version().is_err() {
+        return;
+    }
+    let _way = Way::new(ConvAlgorithm::Cudnn);
+    let device = CudaDevice::new(0);
+    let conv = |x: Tensor<Cuda, 4>, w: &Tensor<Cuda, 4>| {
+        conv2d(x, w.clone(), None, ConvOptions::new([1; 2], [1; 2], [1; 2], 1))
+    };
+    let ones = |width: usize| Tensor::<Cuda, 4>::ones([2, 3, 9, width], &device);
+    let w = Tensor::<Cuda, 4>::ones([4, 3, 3, 3], &device);
+    let (x, before) = (ones(9), conv(ones(9), &w));
+    let (captured, graph) = device.capture(|| conv(x.clone(), &w)).expect("cuDNN's call can be captured");
+    graph.launch().expect("a graph");
+    captured.into_data().assert_eq(&before.into_data(), true);
+    let launches = |width: usize| {
+        let x = ones(width);
+        drop(conv(x.clone(), &w));
+        let before = device.launch_stats().expect("an open device").kernels;
+        let y = conv(x, &w);
+        let launches = device.launch_stats().expect("an open device").kernels - before;
+        assert_eq!(y.slice([0..1, 0..1, 1..2, 1..2]).into_scalar(), 27.0);
+        launches
+    };
+    let elsewhere = std::thread::scope(|scope| scope.spawn(|| launches(11)).join().expect("a convolution"));
+    assert_eq!((launches(10), elsewhere), (1, 1));
+}
+
+/// What is found in need holds for that call only. (On a GPU, products have scratch memory that would not fit either.)
+#[test]
+fn a_convolution_goes_to_cudnn_again_once_there_is_memory() {
+    if std::env::var_os("KILN_EMULATOR").is_none() {
+        return;
+    }
+    let _alone = alone();
+    let device = CudaDevice::new(0);
+    let tensor = |shape: [usize; 4]| Tensor::<Cuda, 4>::ones(shape, &device);
+    // cuDNN needs a copy of a view, of 24 MiB.
+    let view = tensor([4, 32, 256, 384]).slice([0..4, 0..32, 0..256, 0..192]);
+    let w = tensor([2, 32, 1, 1]);
+    let conv =
+        |x: &Tensor<Cuda, 4>| conv2d(x.clone(), w.clone(), None, ConvOptions::new([2, 1], [0; 2], [1; 2], 1));
+    let by = |algorithm, x| {
+        let _way = Way::new(algorithm);
+        conv(x).slice([0..1, 0..1, 0..1, 0..1]).into_scalar()
+    };
+    assert_eq!(by(ConvAlgorithm::Columns, &view), 32.0);
+    let held = all_but(&device, 18 << 20);
+    for algorithm in [ConvAlgorithm::Columns, ConvAlgorithm::Cudnn, ConvAlgorithm::Fastest] {
+        assert_eq!(by(algorithm, &view), 32.0, "{algorithm:?}");
+    }
+    drop(held);
+    let _way = Way::new(ConvAlgorithm::Cudnn);
+    let dense = tensor([4, 32, 256, 192]);
+    drop(conv(&dense));
+    let before = device.launch_stats().expect("an open device").kernels;
+    drop(conv(&dense));
+    assert_eq!(device.launch_stats().expect("an open device").kernels - before, 1);
+}
+
+/// Holds all of the device's memory but about so many bytes.
+fn all_but(device: &CudaDevice, bytes: usize) -> Vec<CudaTensor> {
+    let take = |bytes: usize| caught(|| Cuda::float_empty([bytes].into(), device, FloatDType::F32)).ok();
+    let (mut held, mut step) = (Vec::new(), 1 << 28);
+    let room = take(bytes / 4);
+    while step >= 1 << 16 {
+        match take(step) {
+            Some(block) => held.push(block),
+            None => step /= 2,
+        }
+    }
+    drop(room);
+    held
 }
 
 /// From this size on, columns and cuDNN are timed the first time; then one of them is taken.

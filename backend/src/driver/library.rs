@@ -27,7 +27,8 @@ use crate::error::{Error, Result};
 
 /// `--upgrade` matters: without it pip leaves a half-filled target folder as it is and still reports success.
 const INSTALL: &str = "Install it with: python3 -m pip install --upgrade --target ~/.local/share/kiln/cuda nvidia-cuda-nvrtc==13.0.88 nvidia-cublas==13.1.0.3";
-const INSTALL_CUDNN: &str = "Install it with: python3 -m pip install --upgrade --target ~/.local/share/kiln/cuda nvidia-cudnn-cu13==9.19.0.56";
+/// With the others, since pip clears the folder that all of them share.
+const INSTALL_CUDNN: &str = "Install it with: python3 -m pip install --upgrade --target ~/.local/share/kiln/cuda nvidia-cuda-nvrtc==13.0.88 nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56";
 const FIX_PATH: &str = "KILN_CUDA_PATH is set, so no other place was searched: correct it or unset it";
 const DRIVER: &str =
     "The NVIDIA driver is missing: install it (in a container: start it with access to the GPU)";
@@ -132,8 +133,8 @@ pub(crate) unsafe fn symbol<T: Copy>(library: Library, name: &'static str) -> Re
 struct Loaded {
     path: PathBuf,
     handle: Handle,
-    /// NVRTC's built-in headers, kept open for it.
-    _builtins: Option<Handle>,
+    /// What it would look for by bare name: NVRTC's built-in headers, cuDNN's parts.
+    _parts: Vec<Handle>,
 }
 
 fn loaded(library: Library) -> Result<&'static Loaded> {
@@ -284,16 +285,23 @@ fn open(library: Library, env: &Environment) -> Result<Loaded> {
                 None => Ok((path, handle)),
             }
         });
-        let (path, handle) = match found {
+        let found = found.and_then(|(path, handle)| {
+            let parts = match library {
+                Library::Nvrtc => open_builtins(&handle, &path).into_iter().collect(),
+                Library::Cudnn => open_parts(env, &handle, &path)?,
+                Library::Cuda | Library::CublasLt => Vec::new(),
+            };
+            Ok((path, handle, parts))
+        });
+        let (path, handle, parts) = match found {
             Ok(found) => found,
             Err(place) => {
                 note(place);
                 continue;
             }
         };
-        let builtins = if library == Library::Nvrtc { open_builtins(&handle, &path) } else { None };
         let path = same_as_cudarc(library, env, path, &handle)?;
-        return Ok(Loaded { path, handle, _builtins: builtins });
+        return Ok(Loaded { path, handle, _parts: parts });
     }
     let forced = library != Library::Cuda && env.kiln_cuda_path.is_some();
     let remedy = match library {
@@ -353,6 +361,36 @@ fn open_builtins(nvrtc: &Handle, path: &Path) -> Option<Handle> {
     files.into_iter().filter(|file| file.is_file()).find_map(|file| {
         open_file(&file).inspect_err(|error| log::warn!("{} cannot be opened: {error}", file.display())).ok()
     })
+}
+
+/// cuDNN 9 opens its parts by bare name when they are needed, and ends the process if one is missing: they are opened from
+/// beside it first, or found by the loader. A cuDNN for another CUDA would look for that one's cuBLASLt.
+fn open_parts(env: &Environment, cudnn: &Handle, path: &Path) -> std::result::Result<Vec<Handle>, String> {
+    type Version = unsafe extern "C" fn() -> usize;
+    // SAFETY: the type is cudnnGetCudartVersion's signature in cudnn_graph.h.
+    let version = unsafe { cudnn.get::<Version>("cudnnGetCudartVersion") };
+    // SAFETY: takes nothing and has no effect.
+    let cuda = version.map(|version| unsafe { version() } / 1000).unwrap_or_default();
+    if Library::CublasLt.major().is_none_or(|major| major != cuda.to_string()) {
+        return Err(format!("{} (made for CUDA {cuda})", path.display()));
+    }
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let open = |part: &str| {
+        let name = format!("libcudnn_{part}.so.9");
+        let beside = [path, &real].into_iter().filter_map(|file| Some(file.parent()?.join(&name)));
+        let opened = match beside.into_iter().find(|file| file.is_file()) {
+            Some(file) => open_file(&file),
+            None if in_working_dir(env, &[&name]).is_some() => {
+                Err("found through a relative entry of LD_LIBRARY_PATH".into())
+            }
+            None => open_file(Path::new(&name)),
+        };
+        opened.map_err(|error| format!("{} (its part {name}: {error})", path.display()))
+    };
+    ["graph", "ops", "cnn", "heuristic", "engines_precompiled", "engines_runtime_compiled"]
+        .into_iter()
+        .map(open)
+        .collect()
 }
 
 /// Opens a library for good: `RTLD_NOW`, so that what is missing shows here and not at a call.

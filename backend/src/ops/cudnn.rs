@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use burn_backend::TensorMetadata;
 use cudarc::cudnn::sys;
@@ -24,19 +24,20 @@ use crate::driver::graph::current_pool;
 use crate::driver::library::{Library, load};
 use crate::dtype::Elem;
 use crate::error::{Error, Result};
+use crate::memory::Block;
 use crate::ops::elementwise::copy_into;
 use crate::tensor::CudaTensor;
 
 /// How convolutions are computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum ConvAlgorithm {
     /// cuDNN or columns, whichever is faster for the sizes: both are timed the first time. Small convolutions, and all of
     /// them where cuDNN cannot be loaded, are columns.
     #[default]
     Fastest,
-    /// cuDNN, but for what it does not take: an output padding that adds no window, tensors of 2^31 elements and more, and
-    /// what a captured graph computes first. A missing library is an error.
+    /// cuDNN, but for what it does not take: tensors without elements or of 2^31 and more, an output padding that adds no
+    /// window, and what a captured graph is the first to compute. A missing library is an error.
     Cudnn,
     /// Columns (`im2col`) and cuBLASLt.
     Columns,
@@ -99,10 +100,11 @@ struct Problem {
 /// cuDNN on one device.
 #[derive(Debug, Default)]
 pub(crate) struct Cudnn {
-    /// `None` where the library cannot be used.
-    handle: OnceLock<Option<Handle>>,
+    handle: OnceLock<Handle>,
+    /// Why the library cannot be used: for good, since looking for it takes time.
+    missing: OnceLock<Error>,
     opening: Mutex<()>,
-    routes: Mutex<HashMap<(Problem, bool), Route>>,
+    routes: Mutex<HashMap<(Problem, ConvAlgorithm), Route>>,
 }
 
 /// The library's state for one device: one thread at a time.
@@ -118,25 +120,44 @@ unsafe impl Send for RawHandle {}
 type Route = Option<(Arc<Plan>, Algorithm)>;
 
 impl Cudnn {
-    /// The library's handle. Failures are remembered, since they last, and looking for libraries takes time.
-    fn handle(&self, device: &'static Device) -> Option<&Handle> {
-        let open = || -> Result<Handle> {
-            load(Library::Cudnn)?;
-            device.enter()?;
-            let _relaxed = RelaxedCapture::enter()?;
-            let mut handle = std::ptr::null_mut();
-            // SAFETY: `handle` is a valid place and the device's context is current.
-            status("cudnnCreate", unsafe { sys::cudnnCreate(&mut handle) })?;
-            Ok(Handle(Mutex::new(RawHandle(handle))))
-        };
+    fn handle(&'static self, device: &'static Device) -> Result<&'static Handle> {
         if let Some(handle) = self.handle.get() {
-            return handle.as_ref();
+            return Ok(handle);
         }
         let _one = self.opening.lock().unwrap_or_else(|e| e.into_inner());
-        let opened = self
-            .handle
-            .get_or_init(|| open().inspect_err(|why| log::info!("convolutions without cuDNN: {why}")).ok());
-        opened.as_ref()
+        if let Some(handle) = self.handle.get() {
+            return Ok(handle);
+        }
+        if let Some(missing) = self.missing.get() {
+            return Err(missing.clone());
+        }
+        if let Err(missing) = load(Library::Cudnn) {
+            log::info!("convolutions without cuDNN: {missing}");
+            return Err(self.missing.get_or_init(|| missing).clone());
+        }
+        device.enter()?;
+        let _relaxed = RelaxedCapture::enter()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: `handle` is a valid place and the device's context is current.
+        status("cudnnCreate", unsafe { sys::cudnnCreate(&mut handle) })?;
+        Ok(self.handle.get_or_init(|| Handle(Mutex::new(RawHandle(handle)))))
+    }
+
+    /// Keeps a choice; of threads that choose at once, the first one's holds.
+    fn keep(&self, problem: Problem, algorithm: ConvAlgorithm, route: Route) -> Route {
+        let mut routes = self.routes.lock().unwrap_or_else(|e| e.into_inner());
+        routes.entry((problem, algorithm)).or_insert(route).clone()
+    }
+}
+
+impl Handle {
+    /// The library's handle, set to the device's stream. The one of the last call may be gone: captures have their own.
+    fn on_stream(&self, device: &Device) -> Result<MutexGuard<'_, RawHandle>> {
+        let handle = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: the handle is this thread's; the stream is never destroyed, or outlives its capture.
+        let set = unsafe { sys::cudnnSetStream(handle.0, device.context.stream().cast()) };
+        status("cudnnSetStream", set)?;
+        Ok(handle)
     }
 }
 
@@ -250,6 +271,7 @@ impl Direction {
 #[derive(Debug)]
 struct Plan {
     problem: Problem,
+    handle: &'static Handle,
     x: TensorDesc,
     w: FilterDesc,
     y: TensorDesc,
@@ -261,7 +283,7 @@ fn takes(conv: &Conv) -> bool {
     let w = &conv.windows;
     let fits = |dims: Vec<usize>| {
         let elements = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        elements.is_some_and(|n| n <= i32::MAX as usize)
+        elements.is_some_and(|n| (1..=i32::MAX as usize).contains(&n))
     };
     // Under a transposed convolution with an output padding there may be fewer windows than fit.
     let all_windows = (0..3).all(|d| {
@@ -272,7 +294,7 @@ fn takes(conv: &Conv) -> bool {
 }
 
 impl Plan {
-    fn new(problem: Problem) -> Result<Plan> {
+    fn new(problem: Problem, handle: &'static Handle) -> Result<Plan> {
         let Problem { conv, elem, tf32, .. } = problem;
         let windows = &conv.windows;
         // The library knows no fewer than two spatial dimensions; the first of two has size 1.
@@ -321,12 +343,12 @@ impl Plan {
         };
         // SAFETY: the descriptor lives.
         status("cudnnSetConvolutionMathType", unsafe { sys::cudnnSetConvolutionMathType(desc.0, math) })?;
-        Ok(Plan { problem, x, w, y, conv: desc })
+        Ok(Plan { problem, handle, x, w, y, conv: desc })
     }
 
     /// What the library can do for this problem with little enough memory.
-    fn algorithms(&self, handle: &Handle) -> Vec<Algorithm> {
-        let handle = handle.0.lock().unwrap_or_else(|e| e.into_inner());
+    fn algorithms(&self, device: &Device) -> Result<Vec<Algorithm>> {
+        let handle = self.handle.on_stream(device)?;
         let scratch = |id: &AlgorithmId| {
             let mut bytes = 0usize;
             let Plan { x, w, y, conv, .. } = self;
@@ -347,14 +369,13 @@ impl Plan {
             let usable = code == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS && bytes <= SCRATCH_BYTES;
             usable.then_some(Algorithm { id: *id, scratch_bytes: bytes })
         };
-        self.problem.direction.algorithms().iter().filter_map(scratch).collect()
+        Ok(self.problem.direction.algorithms().iter().filter_map(scratch).collect())
     }
 
     /// Queues the computation on new memory.
     fn run(
         &self,
         op: &'static str,
-        handle: &Handle,
         algorithm: Algorithm,
         (a, b): (&CudaTensor, &CudaTensor),
         bias: Option<&CudaTensor>,
@@ -377,10 +398,7 @@ impl Plan {
         let scratch = device.allocator.alloc(algorithm.scratch_bytes).map_err(within)?;
         device.enter()?;
         let code = {
-            let handle = handle.0.lock().unwrap_or_else(|e| e.into_inner());
-            // SAFETY: the handle is this thread's; the stream is never destroyed, or outlives its capture.
-            let set = unsafe { sys::cudnnSetStream(handle.0, device.context.stream().cast()) };
-            status("cudnnSetStream", set).map_err(within)?;
+            let handle = self.handle.on_stream(device).map_err(within)?;
             // SAFETY: operands and scratch memory are live device memory until the stream has passed the call.
             unsafe { self.call(&handle, algorithm, [a.ptr(), b.ptr(), out.ptr(), scratch.ptr()]) }
         };
@@ -465,66 +483,92 @@ pub(super) fn or_columns(
         return columns();
     }
     let device = a.device();
-    let Some(handle) = device.cudnn.handle(device) else {
-        if algorithm == ConvAlgorithm::Cudnn {
-            load(Library::Cudnn)?;
-        }
-        return columns();
-    };
+    device.enter()?;
     let (elem, tf32) = (a.elem(), a.elem() == Elem::F32 && tf32_allowed());
     let problem = Problem { direction, conv: *conv, elem, tf32, bias: bias.is_some() };
-    let key = (problem, algorithm == ConvAlgorithm::Cudnn);
-    let known = device.cudnn.routes.lock().unwrap_or_else(|e| e.into_inner()).get(&key).cloned();
+    let known =
+        device.cudnn.routes.lock().unwrap_or_else(|e| e.into_inner()).get(&(problem, algorithm)).cloned();
     let route = match known {
         Some(route) => route,
-        None => {
-            let plan = Arc::new(Plan::new(problem).map_err(|e| e.within(op, &[a, b]))?);
-            let found = plan.algorithms(handle);
-            let run = |algorithm: Algorithm| plan.run(op, handle, algorithm, (a, b), bias);
-            let best = match algorithm {
-                // A failure would end the capture.
-                _ if current_pool().is_some() => return columns(),
-                ConvAlgorithm::Fastest => fastest(device, work, &found, run, &columns)?,
-                // Some of what the library cannot do shows only when it is done.
-                _ => found.iter().copied().find(|&algorithm| {
-                    run(algorithm).inspect_err(|error| log::debug!("{algorithm:?}: {error}")).is_ok()
-                }),
-            };
-            log::debug!("{problem:?}: {best:?} of {found:?}");
-            let route = best.map(|algorithm| (plan.clone(), algorithm));
-            device.cudnn.routes.lock().unwrap_or_else(|e| e.into_inner()).insert(key, route.clone());
-            route
-        }
+        // Opening the library, asking it, and an algorithm that fails could each end the capture.
+        None if current_pool().is_some() => None,
+        None => choose(problem, algorithm, device, |plan, way| plan.run(op, way, (a, b), bias), &columns)?,
     };
     match route {
-        Some((plan, algorithm)) => plan.run(op, handle, algorithm, (a, b), bias),
+        Some((plan, algorithm)) => plan.run(op, algorithm, (a, b), bias),
         None => columns(),
     }
 }
 
-/// Times all of `found`, and the columns: `None` if those are fastest.
-fn fastest(
+/// The route of a problem, kept unless memory was short: next time there may be enough.
+///
+/// # Errors
+/// `Error::LibraryMissing` and others of opening cuDNN for [`ConvAlgorithm::Cudnn`]; `Error::ContextDead`.
+fn choose(
+    problem: Problem,
+    algorithm: ConvAlgorithm,
     device: &'static Device,
-    work: u128,
-    found: &[Algorithm],
+    run: impl Fn(&Plan, Algorithm) -> Result<CudaTensor>,
+    columns: &dyn Fn() -> Result<CudaTensor>,
+) -> Result<Route> {
+    let keep = |route: Route| Ok(device.cudnn.keep(problem, algorithm, route));
+    let handle = match device.cudnn.handle(device) {
+        Ok(handle) => handle,
+        Err(_) if algorithm == ConvAlgorithm::Fastest => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let described = Plan::new(problem, handle).and_then(|plan| Ok((plan.algorithms(device)?, plan)));
+    let (found, plan) = match described {
+        Ok((found, plan)) => (found, Arc::new(plan)),
+        Err(error) => {
+            log::debug!("{problem:?}: {error}");
+            return keep(None);
+        }
+    };
+    // Some of what the library cannot do shows only when it is done.
+    let mut able = Vec::new();
+    for way in found {
+        match run(&plan, way) {
+            Ok(_) => able.push(way),
+            Err(dead @ Error::ContextDead { .. }) => return Err(dead),
+            Err(error) if error.is_out_of_memory() => return Ok(None),
+            Err(error) => log::debug!("{problem:?}, {way:?}: {error}"),
+        }
+    }
+    let best = match algorithm {
+        ConvAlgorithm::Fastest if !able.is_empty() => {
+            let Ok(ahead) = device.allocator.alloc(WORKSPACE_BYTES) else { return Ok(None) };
+            fastest(&problem, device, &ahead, &able, |way| run(&plan, way), columns)?
+        }
+        _ => able.first().copied(),
+    };
+    log::debug!("{problem:?}: {best:?} of {able:?}");
+    keep(best.map(|way| (plan, way)))
+}
+
+/// Times the algorithms, and the columns: `None` if those are fastest. `ahead` is overwritten.
+fn fastest(
+    problem: &Problem,
+    device: &'static Device,
+    ahead: &Block,
+    able: &[Algorithm],
     run: impl Fn(Algorithm) -> Result<CudaTensor>,
-    columns: impl Fn() -> Result<CudaTensor>,
+    columns: &dyn Fn() -> Result<CudaTensor>,
 ) -> Result<Option<Algorithm>> {
     // Longer problems need fewer runs.
-    let runs = ((1u128 << 36) / work).clamp(1, 20) as usize;
-    let before = device.allocator.alloc(WORKSPACE_BYTES)?;
+    let runs = ((1u128 << 36) / problem.conv.multiply_adds()).clamp(1, 20) as usize;
     let mut best = (f64::INFINITY, None);
-    for candidate in std::iter::once(None).chain(found.iter().copied().map(Some)) {
+    for candidate in std::iter::once(None).chain(able.iter().copied().map(Some)) {
         let once = || match candidate {
             None => columns().map(drop),
             Some(algorithm) => run(algorithm).map(drop),
         };
-        match measure(device, &before, runs, once).map_err(|e| device.note(e)) {
+        match measure(device, ahead, runs, once).map_err(|e| device.note(e)) {
             Ok(us) if us < best.0 => best = (us, candidate),
             Ok(_) => {}
             Err(dead @ Error::ContextDead { .. }) => return Err(dead),
             // One that cannot run after all is no candidate.
-            Err(error) => log::debug!("{candidate:?}: {error}"),
+            Err(error) => log::debug!("{problem:?}, {candidate:?}: {error}"),
         }
     }
     Ok(best.1)
