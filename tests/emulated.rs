@@ -33,3 +33,5 @@ type Family = harness::Family<Subject>;
 mod ops;
 #[path = "emulated/rejected.rs"]
 mod rejected;
+#[path = "emulated/without_cudnn.rs"]
+mod without_cudnn;

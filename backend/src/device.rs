@@ -145,7 +145,11 @@ impl CudaDevice {
         crate::ops::matmul::allow_tf32(allow);
     }
 
-    /// How convolutions are computed from now on: [`ConvAlgorithm::Fastest`] at first. Holds for the whole process.
+    /// How convolutions are computed from now on: [`ConvAlgorithm::Fastest`] at first. Holds for the whole process, but not
+    /// for what was captured before, which keeps its way.
+    ///
+    /// The ways differ in the order of their sums, so in last bits. What is fastest is measured, so with `Fastest` the same
+    /// program may take another way in another process.
     pub fn set_conv_algorithm(algorithm: ConvAlgorithm) {
         crate::ops::cudnn::set_algorithm(algorithm);
     }
