@@ -363,22 +363,14 @@ fn open_builtins(nvrtc: &Handle, path: &Path) -> Option<Handle> {
     })
 }
 
-/// cuDNN 9 opens its parts by bare name when they are needed, and ends the process if one is missing: they are opened from
-/// beside it first, or found by the loader. A cuDNN for another CUDA would look for that one's cuBLASLt.
+/// cuDNN 9 opens its parts by bare name at its first call, and ends the process if one is missing: they are opened from
+/// beside it first, or found by the loader. One that is made for another CUDA would look for that one's cuBLASLt.
 fn open_parts(env: &Environment, cudnn: &Handle, path: &Path) -> std::result::Result<Vec<Handle>, String> {
-    type Version = unsafe extern "C" fn() -> usize;
-    // SAFETY: the type is cudnnGetCudartVersion's signature in cudnn_graph.h.
-    let version = unsafe { cudnn.get::<Version>("cudnnGetCudartVersion") };
-    // SAFETY: takes nothing and has no effect.
-    let cuda = version.map(|version| unsafe { version() } / 1000).unwrap_or_default();
-    if Library::CublasLt.major().is_none_or(|major| major != cuda.to_string()) {
-        return Err(format!("{} (made for CUDA {cuda})", path.display()));
-    }
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let open = |part: &str| {
         let name = format!("libcudnn_{part}.so.9");
-        let beside = [path, &real].into_iter().filter_map(|file| Some(file.parent()?.join(&name)));
-        let opened = match beside.into_iter().find(|file| file.is_file()) {
+        let mut beside = [path, &real].into_iter().filter_map(|file| Some(file.parent()?.join(&name)));
+        let opened = match beside.find(|file| file.is_file()) {
             Some(file) => open_file(&file),
             None if in_working_dir(env, &[&name]).is_some() => {
                 Err("found through a relative entry of LD_LIBRARY_PATH".into())
@@ -387,10 +379,17 @@ fn open_parts(env: &Environment, cudnn: &Handle, path: &Path) -> std::result::Re
         };
         opened.map_err(|error| format!("{} (its part {name}: {error})", path.display()))
     };
-    ["graph", "ops", "cnn", "heuristic", "engines_precompiled", "engines_runtime_compiled"]
-        .into_iter()
-        .map(open)
-        .collect()
+    let parts = ["graph", "ops", "cnn", "heuristic", "engines_precompiled", "engines_runtime_compiled"];
+    let parts = parts.into_iter().map(open).collect::<std::result::Result<_, _>>()?;
+    type Version = unsafe extern "C" fn() -> usize;
+    // SAFETY: the type is cudnnGetCudartVersion's signature in cudnn_graph.h.
+    let version = unsafe { cudnn.get::<Version>("cudnnGetCudartVersion") };
+    // SAFETY: takes nothing and has no effect.
+    let cuda = version.map(|version| unsafe { version() } / 1000).unwrap_or_default();
+    if Library::CublasLt.major().is_none_or(|major| major != cuda.to_string()) {
+        return Err(format!("{} (made for CUDA {cuda})", path.display()));
+    }
+    Ok(parts)
 }
 
 /// Opens a library for good: `RTLD_NOW`, so that what is missing shows here and not at a call.
