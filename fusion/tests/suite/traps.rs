@@ -59,7 +59,7 @@ macro_rules! as_eager_with_gradients {
 }
 
 #[test]
-fn a13_floor_division_is_that_of_single_operations() {
+fn floor_division_is_that_of_single_operations() {
     let _serial = serial();
     fn program<K: Backend>(dtype: burn_tensor::DType) -> (TensorData, TensorData) {
         let device = Default::default();
@@ -82,7 +82,7 @@ fn a13_floor_division_is_that_of_single_operations() {
 }
 
 #[test]
-fn a15_an_integer_divided_by_zero_is_an_error_at_the_read_in_every_type() {
+fn an_integer_divided_by_zero_is_an_error_at_the_read_in_every_type() {
     let _serial = serial();
     let device = Default::default();
     for dtype in [burn_tensor::DType::I64, burn_tensor::DType::I32] {
@@ -101,7 +101,7 @@ fn a15_an_integer_divided_by_zero_is_an_error_at_the_read_in_every_type() {
 }
 
 #[test]
-fn b01_sums_over_nothing_are_zero() {
+fn sums_over_nothing_are_zero() {
     let _serial = serial();
     fn program<K: Backend>(shape: [usize; 2]) -> (TensorData, TensorData) {
         let x = Tensor::<K, 2>::zeros(shape, &Default::default());
@@ -114,7 +114,7 @@ fn b01_sums_over_nothing_are_zero() {
 }
 
 #[test]
-fn b01_the_gradient_of_a_selection_of_nothing_is_zero() {
+fn the_gradient_of_a_selection_of_nothing_is_zero() {
     let _serial = serial();
     fn program<K: burn_tensor::backend::AutodiffBackend>() -> TensorData {
         let device = Default::default();
@@ -128,7 +128,7 @@ fn b01_the_gradient_of_a_selection_of_nothing_is_zero() {
 }
 
 #[test]
-fn b03_nothing_broadcasts_against_one() {
+fn nothing_broadcasts_against_one() {
     let _serial = serial();
     fn program<K: Backend>(first: bool) -> TensorData {
         let device = Default::default();
@@ -143,7 +143,7 @@ fn b03_nothing_broadcasts_against_one() {
 }
 
 #[test]
-fn b03_the_gradient_of_no_rows_is_zero() {
+fn the_gradient_of_no_rows_is_zero() {
     let _serial = serial();
     fn program<K: burn_tensor::backend::AutodiffBackend>() -> TensorData {
         let device = Default::default();
@@ -156,7 +156,7 @@ fn b03_the_gradient_of_no_rows_is_zero() {
 }
 
 #[test]
-fn b05_operations_on_nothing_have_the_right_shape() {
+fn operations_on_nothing_have_the_right_shape() {
     let _serial = serial();
     fn program<K: Backend>(shape: [usize; 2]) -> Vec<TensorData> {
         let device = Default::default();
@@ -230,7 +230,7 @@ fn b05_operations_on_nothing_have_the_right_shape() {
 }
 
 #[test]
-fn b07_a_maximum_over_nothing_is_an_error_and_of_nothing_is_empty() {
+fn a_maximum_over_nothing_is_an_error_and_of_nothing_is_empty() {
     let _serial = serial();
     for _ in 0..ROUNDS {
         let x = || Tensor::<B, 2>::zeros([2, 0], &Default::default());
@@ -241,7 +241,7 @@ fn b07_a_maximum_over_nothing_is_an_error_and_of_nothing_is_empty() {
 }
 
 #[test]
-fn d03_an_operation_that_is_refused_does_not_disturb_the_next() {
+fn an_operation_that_is_refused_does_not_disturb_the_next() {
     let _serial = serial();
     for _ in 0..ROUNDS {
         let x = random::<B, 2>(1, [3, 4]);
@@ -256,7 +256,7 @@ fn d03_an_operation_that_is_refused_does_not_disturb_the_next() {
 }
 
 #[test]
-fn d05_a_reduction_among_many_operations_and_outputs() {
+fn a_reduction_among_many_operations_and_outputs() {
     let _serial = serial();
     fn program<K: Backend>() -> Vec<TensorData> {
         let x = random::<K, 2>(5, [256, 1024]);
@@ -275,7 +275,7 @@ fn d05_a_reduction_among_many_operations_and_outputs() {
 }
 
 #[test]
-fn d07_a_state_space_block() {
+fn a_state_space_block() {
     let _serial = serial();
     fn program<K: Backend>(seed: u64) -> TensorData {
         let [b, t, h, n] = [2, 64, 8, 16];
@@ -306,7 +306,7 @@ fn residual<K: Backend>(x: Tensor<K, 4>, weight: Tensor<K, 4>) -> Tensor<K, 4> {
 }
 
 #[test]
-fn d09_a_residual_block() {
+fn a_residual_block() {
     let _serial = serial();
     fn program<K: Backend>() -> TensorData {
         residual(random::<K, 4>(1, [1, 3, 32, 32]), random::<K, 4>(2, [3, 3, 3, 3])).into_data()
@@ -315,7 +315,7 @@ fn d09_a_residual_block() {
 }
 
 #[test]
-fn d11_a_linear_layer_of_every_inner_width_forward_and_backward() {
+fn a_linear_layer_of_every_inner_width_forward_and_backward() {
     let _serial = serial();
     fn program<K: burn_tensor::backend::AutodiffBackend>(batch: usize, width: usize) -> [TensorData; 2] {
         let x = random::<K, 2>(1, [batch, width]).require_grad();
@@ -363,7 +363,7 @@ fn train<K: burn_tensor::backend::AutodiffBackend>(
 }
 
 #[test]
-fn d13_live_bytes_are_flat_while_a_transformer_layer_trains() {
+fn live_bytes_are_flat_while_a_transformer_layer_trains() {
     let _serial = serial();
     let mut live = Vec::with_capacity(100);
     let captured = train::<A>(60, |step| {
@@ -379,7 +379,7 @@ fn d13_live_bytes_are_flat_while_a_transformer_layer_trains() {
 }
 
 #[test]
-fn d15_a_value_written_back_is_not_read_at_other_positions() {
+fn a_value_written_back_is_not_read_at_other_positions() {
     let _serial = serial();
     for _ in 0..ROUNDS {
         let (rows, columns) = (64, 128);
@@ -397,7 +397,7 @@ fn d15_a_value_written_back_is_not_read_at_other_positions() {
 }
 
 #[test]
-fn d17_an_overlapping_copy_reads_old_values() {
+fn an_overlapping_copy_reads_old_values() {
     let _serial = serial();
     for _ in 0..ROUNDS {
         let (rows, columns) = (300, 64);
@@ -412,7 +412,7 @@ fn d17_an_overlapping_copy_reads_old_values() {
 }
 
 #[test]
-fn d19_an_update_that_occurs_twice_counts_twice() {
+fn an_update_that_occurs_twice_counts_twice() {
     let _serial = serial();
     for _ in 0..ROUNDS {
         let x = Tensor::<A, 2>::from_floats([[1.0, 2.0, -3.0], [4.0, 5.0, 6.0]], &Default::default())
@@ -430,7 +430,7 @@ fn d19_an_update_that_occurs_twice_counts_twice() {
 }
 
 #[test]
-fn d21_layouts_after_an_operation_in_place() {
+fn layouts_after_an_operation_in_place() {
     let _serial = serial();
     fn program<K: Backend>() -> Vec<i64> {
         random::<K, 2>(3, [33, 65]).sin().transpose().argmin(1).into_data().iter::<i64>().collect()
@@ -439,7 +439,7 @@ fn d21_layouts_after_an_operation_in_place() {
 }
 
 #[test]
-fn d23_indices_of_what_is_not_zero() {
+fn indices_of_what_is_not_zero() {
     let _serial = serial();
     fn program<K: Backend>() -> Vec<Vec<i64>> {
         let x = random::<K, 2>(4, [2, 2048]).clamp_min(0.0);
@@ -450,7 +450,7 @@ fn d23_indices_of_what_is_not_zero() {
 }
 
 #[test]
-fn d25_a_convolution_at_several_batch_sizes() {
+fn a_convolution_at_several_batch_sizes() {
     let _serial = serial();
     fn program<K: Backend>(batch: usize) -> TensorData {
         let y = residual(random::<K, 4>(7, [batch, 2, 8, 8]), random::<K, 4>(8, [2, 2, 3, 3]));
@@ -464,7 +464,7 @@ fn d25_a_convolution_at_several_batch_sizes() {
 }
 
 #[test]
-fn d27_results_of_two_replays_are_two_tensors() {
+fn results_of_two_replays_are_two_tensors() {
     let _serial = serial();
     let f = |x: f32| {
         let y = Tensor::<B, 1>::from_floats([x], &Default::default()) + 1.0;
@@ -484,7 +484,7 @@ fn d27_results_of_two_replays_are_two_tensors() {
 }
 
 #[test]
-fn d29_the_weight_gradient_of_a_convolution_of_a_permuted_input() {
+fn the_weight_gradient_of_a_convolution_of_a_permuted_input() {
     let _serial = serial();
     fn program<K: burn_tensor::backend::AutodiffBackend>(seed: u64) -> [TensorData; 2] {
         let x = random::<K, 4>(seed, [2, 8, 8, 3]).require_grad();
@@ -500,7 +500,7 @@ fn d29_the_weight_gradient_of_a_convolution_of_a_permuted_input() {
 }
 
 #[test]
-fn e01_two_known_programs_in_a_chain() {
+fn two_known_programs_in_a_chain() {
     let _serial = serial();
     let plus_one = |x: Tensor<B, 1>| {
         let y = x + 1.0;
@@ -518,7 +518,7 @@ fn e01_two_known_programs_in_a_chain() {
 }
 
 #[test]
-fn e03_two_known_programs_in_turn() {
+fn two_known_programs_in_turn() {
     let _serial = serial();
     let x = Tensor::<B, 1>::from_floats([0.25, 0.5], &Default::default());
     let expected = [vec![0.25f32.sin(), 0.5f32.sin()], vec![0.25f32.cos(), 0.5f32.cos()]];
@@ -531,7 +531,7 @@ fn e03_two_known_programs_in_turn() {
 }
 
 #[test]
-fn e05_the_second_pass_over_all_lengths_misses_nothing() {
+fn the_second_pass_over_all_lengths_misses_nothing() {
     let _serial = serial();
     let device = Default::default();
     let pass = || {
@@ -553,7 +553,7 @@ fn e05_the_second_pass_over_all_lengths_misses_nothing() {
 }
 
 #[test]
-fn e15_random_numbers_do_not_depend_on_what_other_threads_record() {
+fn random_numbers_do_not_depend_on_what_other_threads_record() {
     let _serial = serial();
     let device = Default::default();
     let draw = || {
