@@ -1,5 +1,5 @@
-//! Inputs that broke other systems, by the numbers of the list of traps: captured, several times over, so that known
-//! plans are hit, against the value that is right.
+//! Inputs that broke other systems: captured, several times over, so that known plans are hit, against the value that is
+//! right.
 
 use burn_autodiff::Autodiff;
 use burn_backend::Backend;
