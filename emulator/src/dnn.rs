@@ -427,13 +427,11 @@ pub(crate) unsafe extern "C" fn cudnnGetConvolutionBackwardFilterWorkspaceSize(
 
 /// What all convolutions are called with.
 struct Call {
-    name: &'static str,
     direction: Direction,
     algorithm: u32,
     handle: usize,
     descriptors: Descriptors,
     /// x, w and y.
-    names: [&'static str; 3],
     at: [u64; 3],
     workspace: (u64, usize),
     factors: [*const c_void; 2],
@@ -456,16 +454,15 @@ unsafe fn queue(call: Call) -> Result<(), Status> {
     require(used == 0 || at != 0 && at.is_multiple_of(256), Status::BadParam)?;
     require(given as u64 >= used, Status::BadParam)?;
     let workspace = if at == 0 { Workspace::default() } else { Workspace { at, given: given as u64, used } };
-    let sizes = call.direction.operands().map(|k| format!("{} {:?}", call.names[k], dims[k]));
+    let sizes = call.direction.operands().map(|k| format!("{} {:?}", call.direction.names()[k], dims[k]));
     let stream = stream_of(&handle)?;
     let convolution = Convolution {
-        call: format!("{} ({})", call.name, sizes.join(", ")),
+        call: format!("{} ({})", call.direction.call(), sizes.join(", ")),
         device: handle.device,
         direction: call.direction,
         kind,
         tf32,
         window,
-        names: call.names,
         at: call.at,
         dims,
         alpha,
@@ -494,12 +491,10 @@ pub(crate) unsafe extern "C" fn cudnnConvolutionForward(
     y: u64,
 ) -> Status {
     let call = Call {
-        name: "cudnnConvolutionForward",
         direction: Direction::Forward,
         algorithm,
         handle,
         descriptors: [x_desc, w_desc, y_desc, convolution],
-        names: ["x", "w", "y"],
         at: [x, w, y],
         workspace: (workspace, workspace_bytes),
         factors: [alpha, beta],
@@ -526,12 +521,10 @@ pub(crate) unsafe extern "C" fn cudnnConvolutionBackwardData(
     dx: u64,
 ) -> Status {
     let call = Call {
-        name: "cudnnConvolutionBackwardData",
         direction: Direction::BackwardData,
         algorithm,
         handle,
         descriptors: [dx_desc, w_desc, dy_desc, convolution],
-        names: ["dx", "w", "dy"],
         at: [dx, w, dy],
         workspace: (workspace, workspace_bytes),
         factors: [alpha, beta],
@@ -558,12 +551,10 @@ pub(crate) unsafe extern "C" fn cudnnConvolutionBackwardFilter(
     dw: u64,
 ) -> Status {
     let call = Call {
-        name: "cudnnConvolutionBackwardFilter",
         direction: Direction::BackwardFilter,
         algorithm,
         handle,
         descriptors: [x_desc, dw_desc, dy_desc, convolution],
-        names: ["x", "dw", "dy"],
         at: [x, dw, dy],
         workspace: (workspace, workspace_bytes),
         factors: [alpha, beta],

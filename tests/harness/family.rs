@@ -72,6 +72,19 @@ pub(crate) fn shared() -> RwLockReadGuard<'static, ()> {
     DEVICE.read().unwrap_or_else(|e| e.into_inner())
 }
 
+/// Whether the device is the emulated one.
+pub(crate) fn emulated() -> bool {
+    std::env::var_os("KILN_EMULATOR").is_some()
+}
+
+/// What `f` gives, and how many launches the first device has seen meanwhile; for a test that runs [`alone`].
+pub(crate) fn launches<R>(f: impl FnOnce() -> R) -> (R, u64) {
+    let count = || kiln::CudaDevice::new(0).launch_stats().expect("an open device").kernels;
+    let before = count();
+    let result = f();
+    (result, count() - before)
+}
+
 /// Held by a test that must run alone.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     DEVICE.write().unwrap_or_else(|e| e.into_inner())

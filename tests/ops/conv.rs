@@ -10,7 +10,7 @@ use burn_tensor::module::conv2d;
 use kiln::{ConvAlgorithm, Cuda, CudaDevice, CudaTensor};
 
 use crate::Family;
-use crate::harness::family::{alone, caught, large};
+use crate::harness::family::{alone, caught, emulated, large, launches};
 use crate::harness::{Arg, Body, Dense, Domain, Inputs, Rng, Tolerance, Value, shape};
 
 /// While it lives, convolutions are computed in one way; the choice holds for the process, so those who make it take turns.
@@ -177,25 +177,23 @@ fn a_bias_counts_once_where_algorithms_are_measured() {
 fn cudnn_computes_a_convolution_in_one_launch_where_it_is_installed() {
     let version = match CudaDevice::cudnn_version() {
         Ok(version) => version,
-        Err(why) if std::env::var_os("KILN_EMULATOR").is_none() => return println!("without cuDNN: {why}"),
+        Err(why) if !emulated() => return println!("without cuDNN: {why}"),
         Err(why) => panic!("{why}"),
     };
     let _alone = alone();
     let device = CudaDevice::new(0);
     let tensor = |shape: [usize; 4]| Tensor::<Cuda, 4>::ones(shape, &device);
     let (x, w) = (tensor([2, 3, 6, 6]), tensor([4, 3, 3, 3]));
-    let launches = |algorithm| {
+    let launches_by = |algorithm| {
         let _way = Way::new(algorithm);
         let options = ConvOptions::new([1; 2], [0; 2], [1; 2], 1);
         let conv = || conv2d(x.clone(), w.clone(), None, options.clone());
         let first = conv();
-        let before = device.launch_stats().expect("an open device").kernels;
-        let again = conv();
-        let launches = device.launch_stats().expect("an open device").kernels - before;
+        let (again, launches) = launches(conv);
         first.into_data().assert_eq(&again.into_data(), true);
         launches
     };
-    let (cudnn, columns) = (launches(ConvAlgorithm::Cudnn), launches(ConvAlgorithm::Columns));
+    let (cudnn, columns) = (launches_by(ConvAlgorithm::Cudnn), launches_by(ConvAlgorithm::Columns));
     println!("cuDNN {version}: {cudnn} launch, {columns} without it");
     assert!(cudnn == 1 && columns > 1, "{cudnn} with cuDNN, {columns} without");
 }
@@ -238,23 +236,22 @@ fn cudnn_takes_a_new_convolution_after_a_captured_one_and_on_another_thread() {
     let (captured, graph) = device.capture(|| conv(x.clone(), &w)).expect("cuDNN's call can be captured");
     graph.launch().expect("a graph");
     captured.into_data().assert_eq(&before.into_data(), true);
-    let launches = |width: usize| {
+    let launches_at = |width: usize| {
         let x = ones(width);
         drop(conv(x.clone(), &w));
-        let before = device.launch_stats().expect("an open device").kernels;
-        let y = conv(x, &w);
-        let launches = device.launch_stats().expect("an open device").kernels - before;
+        let (y, launches) = launches(|| conv(x, &w));
         assert_eq!(y.slice([0..1, 0..1, 1..2, 1..2]).into_scalar(), 27.0);
         launches
     };
-    let elsewhere = std::thread::scope(|scope| scope.spawn(|| launches(11)).join().expect("a convolution"));
-    assert_eq!((launches(10), elsewhere), (1, 1));
+    let elsewhere =
+        std::thread::scope(|scope| scope.spawn(|| launches_at(11)).join().expect("a convolution"));
+    assert_eq!((launches_at(10), elsewhere), (1, 1));
 }
 
 /// What is found in need holds for that call only. (On a GPU, products have scratch memory that would not fit either.)
 #[test]
 fn a_convolution_goes_to_cudnn_again_once_there_is_memory() {
-    if std::env::var_os("KILN_EMULATOR").is_none() {
+    if !emulated() {
         return;
     }
     let _alone = alone();
@@ -278,9 +275,7 @@ fn a_convolution_goes_to_cudnn_again_once_there_is_memory() {
     let _way = Way::new(ConvAlgorithm::Cudnn);
     let dense = tensor([4, 32, 256, 192]);
     drop(conv(&dense));
-    let before = device.launch_stats().expect("an open device").kernels;
-    drop(conv(&dense));
-    assert_eq!(device.launch_stats().expect("an open device").kernels - before, 1);
+    assert_eq!(launches(|| conv(&dense)).1, 1);
 }
 
 /// Holds all of the device's memory but about so many bytes.

@@ -26,9 +26,14 @@ use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 use crate::error::{Error, Result};
 
 /// `--upgrade` matters: without it pip leaves a half-filled target folder as it is and still reports success.
-const INSTALL: &str = "Install it with: python3 -m pip install --upgrade --target ~/.local/share/kiln/cuda nvidia-cuda-nvrtc==13.0.88 nvidia-cublas==13.1.0.3";
-/// With the others, since pip clears the folder that all of them share.
-const INSTALL_CUDNN: &str = "Install it with: python3 -m pip install --upgrade --target ~/.local/share/kiln/cuda nvidia-cuda-nvrtc==13.0.88 nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56";
+macro_rules! install {
+    ($($more:literal)?) => {
+        concat!(
+            "Install it with: python3 -m pip install --upgrade --target ~/.local/share/kiln/cuda nvidia-cuda-nvrtc==13.0.88 nvidia-cublas==13.1.0.3",
+            $($more)?
+        )
+    };
+}
 const FIX_PATH: &str = "KILN_CUDA_PATH is set, so no other place was searched: correct it or unset it";
 const DRIVER: &str =
     "The NVIDIA driver is missing: install it (in a container: start it with access to the GPU)";
@@ -80,6 +85,15 @@ impl Library {
             Library::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so"],
             Library::CublasLt => &["libcublasLt.so.13", "libcublasLt.so"],
             Library::Cudnn => &["libcudnn.so.9", "libcudnn.so"],
+        }
+    }
+
+    /// What to do where it is missing. cuDNN comes with the others, since pip clears the folder that all of them share.
+    fn remedy(self) -> &'static str {
+        match self {
+            Library::Cuda => DRIVER,
+            Library::Nvrtc | Library::CublasLt => install!(),
+            Library::Cudnn => install!(" nvidia-cudnn-cu13==9.19.0.56"),
         }
     }
 
@@ -304,12 +318,7 @@ fn open(library: Library, env: &Environment) -> Result<Loaded> {
         return Ok(Loaded { path, handle, _parts: parts });
     }
     let forced = library != Library::Cuda && env.kiln_cuda_path.is_some();
-    let remedy = match library {
-        Library::Cuda => DRIVER,
-        _ if forced => FIX_PATH,
-        Library::Cudnn => INSTALL_CUDNN,
-        Library::Nvrtc | Library::CublasLt => INSTALL,
-    };
+    let remedy = if forced { FIX_PATH } else { library.remedy() };
     let names = library.names().iter().map(|&name| name.to_owned()).collect();
     Err(Error::LibraryMissing { library: library.words(), names, searched, remedy })
 }
@@ -466,7 +475,7 @@ fn same_as_cudarc(library: Library, env: &Environment, path: PathBuf, handle: &H
             library: library.words(),
             names: before_ours,
             searched,
-            remedy: if library == Library::Cudnn { INSTALL_CUDNN } else { INSTALL },
+            remedy: library.remedy(),
         });
     };
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());

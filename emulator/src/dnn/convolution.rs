@@ -41,7 +41,6 @@ pub(super) struct Convolution {
     pub(super) tf32: bool,
     pub(super) window: Window,
     /// Of x, w and y, which have no gaps.
-    pub(super) names: [&'static str; 3],
     pub(super) at: [u64; 3],
     pub(super) dims: [Vec<usize>; 3],
     pub(super) alpha: f64,
@@ -50,6 +49,24 @@ pub(super) struct Convolution {
 }
 
 impl Direction {
+    /// The library's function.
+    pub(super) fn call(self) -> &'static str {
+        match self {
+            Direction::Forward => "cudnnConvolutionForward",
+            Direction::BackwardData => "cudnnConvolutionBackwardData",
+            Direction::BackwardFilter => "cudnnConvolutionBackwardFilter",
+        }
+    }
+
+    /// What it calls x, w and y.
+    pub(super) fn names(self) -> [&'static str; 3] {
+        match self {
+            Direction::Forward => ["x", "w", "y"],
+            Direction::BackwardData => ["dx", "w", "dy"],
+            Direction::BackwardFilter => ["x", "dw", "dy"],
+        }
+    }
+
     /// The place of the result among x, w and y.
     pub(super) fn result(self) -> usize {
         match self {
@@ -78,12 +95,13 @@ impl Convolution {
     pub(super) fn run(&self) -> Result<(), String> {
         let result = self.direction.result();
         let ranges = |k: usize| vec![(self.at[k], self.elements(k) as u64 * self.kind.bytes())];
-        let input = |k: usize| Input { name: self.names[k], ranges: ranges(k), in_place: k == result };
+        let names = self.direction.names();
+        let input = |k: usize| Input { name: names[k], ranges: ranges(k), in_place: k == result };
         let mut inputs = Vec::from(self.direction.operands().map(input));
         if self.beta != 0.0 {
             inputs.push(input(result));
         }
-        let (call, output) = (self.call.clone(), (self.names[result], ranges(result)));
+        let (call, output) = (self.call.clone(), (names[result], ranges(result)));
         Touched { call, device: self.device, inputs, output, workspace: self.workspace }.check()?;
         // SAFETY: all ranges were found to lie in live allocations, and addresses are multiples of the element size.
         unsafe {

@@ -39,7 +39,7 @@ use kiln::fusion::{Budget, Stats};
 use kiln::{Cuda, CudaDevice, Fusion};
 use kiln_surface::{Meta, Op};
 
-use crate::harness::family::{cases, caught, drawing, shared};
+use crate::harness::family::{cases, caught, drawing, emulated, shared};
 use crate::harness::report::command;
 use crate::ops::whole_device::recorded::turn;
 use compare::{Tally, verify};
@@ -60,11 +60,6 @@ const SHOWN: usize = 3;
 /// How many programs a test makes if `KILN_PROGRAMS` does not say it: 60 for 5 cases of an op.
 fn usual() -> u64 {
     12 * cases() as u64
-}
-
-/// Whether the device is the emulated one.
-fn emulated() -> bool {
-    std::env::var_os("KILN_EMULATOR").is_some()
 }
 
 /// What is put in the place of an operation before a program runs on the backend under test; only for the test that
