@@ -43,14 +43,16 @@ impl Compiler for Nvrtc {
 
     fn compile(&self, source: &Source, arch: &str) -> Result<Vec<u8>> {
         let api = Api::get()?;
-        std::thread::scope(|scope| {
+        let result = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("kiln-nvrtc".into()).stack_size(STACK_BYTES);
             match thread.spawn_scoped(scope, || compile(api, source, arch)) {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                 // Out of threads or address space: this stack will do for most kernels.
                 Err(_) => compile(api, source, arch),
             }
-        })
+        });
+        crate::kernels::stop_at_exit_from_now_on();
+        result
     }
 }
 

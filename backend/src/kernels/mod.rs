@@ -238,16 +238,38 @@ pub(crate) fn prefetch_common(arch: &str) {
 
 /// Makes a program that ends wait for what is being compiled: NVRTC is torn down when the process exits, and a
 /// compilation that is still running then crashes it.
+///
+/// Handlers run in reverse order, and NVRTC registers more of its own during its first compilation. So the main thread
+/// waits before all handlers, if it opened a device, and a handler is registered after that compilation.
 #[allow(unsafe_code)]
 fn stop_at_exit() {
+    struct Stop {
+        process: u32,
+    }
+    impl Drop for Stop {
+        fn drop(&mut self) {
+            // SAFETY: takes nothing and has no effect.
+            let thread = unsafe { libc::gettid() };
+            // The main thread has its process's number. The child of a fork has another, and none of the threads.
+            if u32::try_from(thread) == Ok(self.process) {
+                compiler().stop();
+            }
+        }
+    }
+    thread_local!(static STOP: Stop = Stop { process: std::process::id() });
+    STOP.with(|_| ());
+}
+
+/// The second half of [`stop_at_exit`]; does nothing but the first time.
+#[allow(unsafe_code)]
+pub(crate) fn stop_at_exit_from_now_on() {
     static PROCESS: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
     extern "C" fn stop() {
-        // The child of a fork has none of the threads.
+        // As above, of a fork.
         if PROCESS.get() == Some(&std::process::id()) {
             compiler().stop();
         }
     }
-    // Handlers run in reverse order: NVRTC, which was loaded before, is torn down after this one.
     PROCESS.get_or_init(|| {
         // SAFETY: the handler is a plain function that neither unwinds nor depends on anything that is destroyed before.
         if unsafe { libc::atexit(stop) } != 0 {
