@@ -78,6 +78,13 @@ class Torch:
         x, gamma, beta = self.normal(16384, 4096), self.normal(4096), self.normal(4096)
         return lambda: F.layer_norm(x, gamma.shape, gamma, beta)
 
+    def layer_norm_backward(self):
+        x, gamma, beta = self.normal(16384, 4096), self.normal(4096), self.normal(4096)
+        _, mean, rstd = torch.ops.aten.native_layer_norm(x, [4096], gamma, beta, 1e-5)
+        grad = torch.randn_like(x)
+        backward = torch.ops.aten.native_layer_norm_backward
+        return lambda: backward(grad, x, [4096], mean, rstd, gamma, beta, [True, True, True])
+
     def gather(self):
         x, index = self.normal(16384, 8192), self.indices(8192, 16384, 4096)
         return lambda: x.gather(1, index)
@@ -173,6 +180,7 @@ class Torch:
             "sort_262144x64_f32": lambda: self.unary(lambda x: x.sort(dim=-1, stable=True), 262144, 64, dtype=f32),
             "topk50_64x131072_f32": lambda: self.unary(lambda x: x.topk(50, -1), 64, 131072, dtype=f32),
             "layer_norm_fwd": self.layer_norm,
+            "layer_norm_bwd": self.layer_norm_backward,
             "gather_last": self.gather,
             "scatter_add_last_f32": lambda: self.scatter_add(8192),
             "scatter_add_repeated_f32": lambda: self.scatter_add(64),

@@ -31,7 +31,7 @@ set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # Groups: cases of each property, and the budgets in seconds. The budgets hold on 16 cores, compiled kernels included.
-quick_cases=3 full_cases=23 sanitizer_cases=1
+quick_cases=2 full_cases=23 sanitizer_cases=1
 # Random programs: each brings kernels to compile, and none has gradients.
 quick_programs=12 full_programs=280
 # Dtypes that load, compute and combine as another one does.

@@ -261,6 +261,16 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        name: "layer_norm_bwd",
+        // x, the output's gradient and the input's have N / 2 elements each; gamma, its gradient and beta's C / 2.
+        bound: Bound::Bytes((3 * N / 2 + 3 * C / 2) * BF16),
+        setup: |device| {
+            let [x, grad] = [(); 2].map(|()| normal(device, [ROWS, HALF], FloatDType::BF16));
+            let gamma = normal(device, [HALF], FloatDType::BF16);
+            Box::new(move || drop(Cuda::layer_norm_backward(grad.clone(), x.clone(), gamma.clone(), 1e-5)))
+        },
+    },
+    Case {
         name: "gather_last",
         // Every line of x is touched: half of its elements are asked for, at random.
         bound: Bound::Bytes(N * BF16 + N / 2 * (I64 + BF16)),

@@ -412,7 +412,9 @@ impl Running<'_> {
                 if store_clashes {
                     return Err(race(byte.store_thread, "wrote"));
                 }
-                let earlier = byte.load_epoch == epoch && byte.load_thread != NOBODY;
+                // What this warp loaded before it last waited for itself is in order; other warps see this load.
+                let in_order = byte.load_warp == warp && byte.load_warp_epoch != warp_epoch;
+                let earlier = byte.load_epoch == epoch && byte.load_thread != NOBODY && !in_order;
                 (byte.load_thread, byte.load_warp) = match (earlier, byte.load_warp == warp) {
                     (false, _) => (thread, warp),
                     (true, true) if byte.load_thread == thread => (thread, warp),
@@ -899,6 +901,33 @@ mod tests {
     }
 
     #[test]
+    fn lanes_of_a_warp_may_take_turns_at_one_place() {
+        let text = |wait: &str| {
+            format!(
+                r#"extern "C" __global__ void __launch_bounds__(64) kernel(float* y) {{
+                    __shared__ float sum[2];
+                    const int t = threadIdx.x, lane = t % 32;
+                    if (lane == 0) sum[t / 32] = 0.f;
+                    __syncwarp();
+                    for (int turn = 0; turn < 32; ++turn) {{
+                        if (turn == lane) sum[t / 32] += (float)lane;
+                        {wait}
+                    }}
+                    y[t] = sum[t / 32];
+                }}"#
+            )
+        };
+        let y = floats(&[0.0; 64]);
+        launch(&text("__syncwarp();"), &[y], 1, 64).unwrap();
+        assert_eq!(read(y, 64), [496.0; 64]);
+        let error = launch(&text(""), &[y], 1, 64).unwrap_err();
+        assert!(error.contains("race: "), "{error}");
+        // In turns by lane, but not of one warp.
+        let error = launch(&text("__syncwarp();").replace("t / 32", "0"), &[y], 1, 64).unwrap_err();
+        assert!(error.contains("race: "), "{error}");
+    }
+
+    #[test]
     fn lanes_exchange_values_as_on_a_gpu() {
         let text = r#"
         extern "C" __global__ void __launch_bounds__(64) kernel(float* y) {
@@ -910,10 +939,11 @@ mod tests {
             y[192 + t] = __shfl_sync(~0u, x, 9, 16);
             y[256 + t] = (float)__popc(__ballot_sync(~0u, t % 3 == 0));
             y[320 + t] = __any_sync(~0u, t == 40) + 2 * __all_sync(~0u, t < 32);
+            y[384 + t] = (float)__popc(__match_any_sync(~0u, t % 5) & ((1u << t % 32) - 1));
         }"#;
-        let y = floats(&[0.0; 384]);
+        let y = floats(&[0.0; 448]);
         launch(text, &[y], 1, 64).unwrap();
-        let y = read(y, 384);
+        let y = read(y, 448);
         for t in 0..64usize {
             let lane = t % 32;
             let expected = [
@@ -923,6 +953,7 @@ mod tests {
                 (t / 16 * 16 + 9) as f32,
                 11.0,
                 if t < 32 { 2.0 } else { 1.0 },
+                (lane / 5) as f32,
             ];
             for (k, e) in expected.into_iter().enumerate() {
                 assert_eq!(y[k * 64 + t], e, "result {k} of thread {t}");

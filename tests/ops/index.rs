@@ -3,7 +3,7 @@
 use burn_backend::{Backend, BoolDType, DType, FloatDType, IntDType, Scalar, Shape, Slice};
 
 use crate::Family;
-use crate::harness::values::{int_limits, wrap};
+use crate::harness::values::{int_limits, round_to, wrap};
 use crate::harness::{Arg, BOOL, Body, Dense, Domain, FLOATS, INTS, Inputs, Rng, Tolerance, Value, Values};
 use crate::harness::{family::large, shape, tolerance::epsilon};
 
@@ -225,6 +225,38 @@ impl Body for Cast {
     }
 }
 
+/// Additions along the last dimension: in the order of the values, bit for bit, and rounded once.
+fn scattered_in_order(dtype: DType) {
+    let mut family = Family::new("index", dtype);
+    family.cases("scatter in order", share(dtype, 1.0), |family, rng| {
+        let size = rng.pick(&[1, 31, 1000, 1024, 1025, 2049, 6144, 6145, 8190, 12288, 12289]);
+        let count = size / 8 + rng.pick(&[0, 1, 31, 128, 129, 600]);
+        let places = rng.pick(&[1, 2, 64, size]).min(size);
+        let lines: &[usize] = rng.pick(&[&[1], &[3], &[2, 2]]);
+        let shape = |last: usize| [lines, &[last]].concat();
+        let at_dtype = rng.pick(&[DType::I32, DType::I64]);
+        let x = Arg::random(rng, &shape(size), dtype, Domain::Normal);
+        let at = Arg::random(rng, &shape(count), at_dtype, Domain::Index(places));
+        let args = [x, at, Arg::random(rng, &shape(count), dtype, Domain::Normal)];
+        let [x, at, values] = [&args[0], &args[1], &args[2]].map(Arg::dense);
+        let mut sums = x.as_floats().to_vec();
+        for (k, (&at, &value)) in at.as_ints().iter().zip(values.as_floats()).enumerate() {
+            let sum = &mut sums[k / count.max(1) * size + at as usize];
+            *sum += value;
+            if dtype != DType::F64 {
+                *sum = *sum as f32 as f64;
+            }
+        }
+        let sums = sums.into_iter().map(|sum| round_to(sum, dtype)).collect();
+        // Lines that do not fit into shared memory are added in other ways.
+        let fits = size <= if dtype == DType::F64 { 6144 } else { 12288 };
+        let tolerance = if fits { Tolerance::exact() } else { Tolerance::chain(dtype, 1 + count, count) };
+        let body = Indexed("scatter", lines.len());
+        family.check_values(&args, &body, &[Dense::floats(&shape(size), sums)], tolerance);
+    });
+    family.finish();
+}
+
 /// What a cast gives: floats round to nearest, float to integer saturates towards zero with NaN as 0, integers wrap.
 fn cast_of(x: &Dense, to: DType) -> Dense {
     let (low, high) = int_limits(to);
@@ -338,5 +370,6 @@ fn creation(dtype: DType) {
 crate::per_dtype!(layout: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
 crate::per_dtype!(slice_assign: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
 crate::per_dtype!(indexed: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
+crate::per_dtype!(scattered_in_order: f32 f64 f16 bf16);
 crate::per_dtype!(cast: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
 crate::per_dtype!(creation: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);

@@ -1,5 +1,7 @@
 //! Reductions, scans, softmax and norms.
 
+use std::any::Any;
+
 use burn_backend::{Backend, BoolDType, DType, IntDType};
 
 use crate::Family;
@@ -379,7 +381,72 @@ fn deviation(x: &Dense, cols: usize) -> f64 {
     x.as_floats().chunks(cols).map(|row| (variance(row) + 1e-5).sqrt()).fold(1.0, f64::min)
 }
 
+/// What Burn's traits have no method for; of the device under test alone.
+#[derive(Debug)]
+struct LayerNormBackward;
+impl Body for LayerNormBackward {
+    fn run<B: Backend>(&self, inputs: Vec<Value<B>>) -> Vec<Value<B>> {
+        let inputs: Box<dyn Any> = Box::new(inputs);
+        let mut inputs = Inputs::new(*inputs.downcast::<Vec<Value<kiln::Cuda>>>().expect("for `Cuda` alone"));
+        let (dy, x, gamma) = (inputs.float(), inputs.float(), inputs.float());
+        let gradients = kiln::Cuda::layer_norm_backward(dy, x, gamma, 1e-5);
+        let outputs: Box<dyn Any> = Box::new(gradients.map(Value::<kiln::Cuda>::Float).to_vec());
+        *outputs.downcast().expect("for `Cuda` alone")
+    }
+}
+
+/// Its values in f64.
+fn layer_norm_gradients(dy: &[f64], x: &[f64], gamma: &[f64]) -> [Vec<f64>; 3] {
+    let cols = gamma.len();
+    let mean = |row: &mut dyn Iterator<Item = f64>| row.sum::<f64>() / cols as f64;
+    let (mut dx, mut dgamma, mut dbeta) = (Vec::new(), vec![0.0; cols], vec![0.0; cols]);
+    for (x, dy) in x.chunks(cols).zip(dy.chunks(cols)) {
+        let middle = mean(&mut x.iter().copied());
+        let rstd = 1.0 / (mean(&mut x.iter().map(|v| (v - middle).powi(2))) + 1e-5).sqrt();
+        let h: Vec<f64> = x.iter().map(|v| (v - middle) * rstd).collect();
+        let g: Vec<f64> = dy.iter().zip(gamma).map(|(d, scale)| d * scale).collect();
+        let (mean_g, mean_gh) =
+            (mean(&mut g.iter().copied()), mean(&mut g.iter().zip(&h).map(|(g, h)| g * h)));
+        for c in 0..cols {
+            dx.push((g[c] - mean_g - h[c] * mean_gh) * rstd);
+            dgamma[c] += dy[c] * h[c];
+            dbeta[c] += dy[c];
+        }
+    }
+    [dx, dgamma, dbeta]
+}
+
+fn layer_norm_backward(dtype: DType) {
+    let mut family = Family::new("layer_norm", dtype);
+    family.cases("layer_norm's gradients in one pass", 3.0, |family, rng| {
+        let shape = match rng.below(3) {
+            // More rows than the device has blocks; rows of more than a warp, and too long for registers.
+            0 => vec![rng.pick(&[1000, 2500]), rng.pick(&[5, 8, 33])],
+            1 => vec![rng.range(1, 3), rng.pick(&[257, 1024, 4_097, 8_192, 8_200])],
+            _ => shape::any(rng, large()),
+        };
+        let cols = *shape.last().expect("at least one dimension");
+        let x = Arg::random(rng, &shape, dtype, Domain::Normal);
+        let dy = Arg::random(rng, &shape, dtype, Domain::Normal);
+        let args = [dy, x, Arg::random(rng, &[cols], dtype, Domain::Normal)];
+        let [dy, x, gamma] = [&args[0], &args[1], &args[2]].map(Arg::dense);
+        let expected = match x.len() {
+            0 => [vec![], vec![0.0; cols], vec![0.0; cols]],
+            _ => layer_norm_gradients(dy.as_floats(), x.as_floats(), gamma.as_floats()),
+        };
+        let shapes = [&shape[..], &[cols], &[cols]];
+        let expected: Vec<_> =
+            shapes.into_iter().zip(expected).map(|(shape, values)| Dense::floats(shape, values)).collect();
+        let spread = deviation(&x, cols);
+        let tolerance = Tolerance::sum(dtype, x.len().max(1)).times(2.0);
+        let tolerance = Tolerance { of_max: tolerance.of_max * (1.0 + 4.0 / (spread * spread)), ..tolerance };
+        family.check_values(&args, &LayerNormBackward, &expected, tolerance);
+    });
+    family.finish();
+}
+
 crate::per_dtype!(reduce: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
 crate::per_dtype!(cumulative: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64);
 crate::per_dtype!(softmax: f32 f64 f16 bf16);
 crate::per_dtype!(layer_norm: f32 f64 f16 bf16);
+crate::per_dtype!(layer_norm_backward: f32 f64 f16 bf16);

@@ -8,6 +8,27 @@ use burn_backend::ops::{
     InterpolateOptions, MaxPool2dBackward, MaxPool2dWithIndices, ModuleOps,
 };
 
+impl Cuda {
+    /// The gradients of `layer_norm` in one pass over the rows: of its input, of `gamma` and of `beta`, from that of its
+    /// output. Burn's traits have no such method, and its `Autodiff` takes layer norm apart; it is for backward steps of
+    /// one's own.
+    ///
+    /// Shapes: `grad [.., C]`, `tensor [.., C]`, `gamma [C]` -> `[.., C]`, `[C]`, `[C]`; floats of one dtype. Means and sums
+    /// are kept in f32, in f64 for f64.
+    ///
+    /// # Panics
+    /// As Burn's methods do, where shapes, dtypes or devices do not fit or the device reports an error.
+    #[track_caller]
+    pub fn layer_norm_backward(
+        grad: CudaTensor,
+        tensor: CudaTensor,
+        gamma: CudaTensor,
+        epsilon: f64,
+    ) -> [CudaTensor; 3] {
+        run!(tensor => norm::layer_norm_backward(&grad, &tensor, &gamma, epsilon))
+    }
+}
+
 impl ModuleOps<Cuda> for Cuda {
     fn embedding(weights: CudaTensor, indices: CudaTensor) -> CudaTensor {
         run!(weights => index::embedding(&weights, &indices))

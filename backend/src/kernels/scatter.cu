@@ -5,12 +5,13 @@
 //            CASE_ATOMIC   one thread an element. Integers and "or": the result does not depend on the order. Floats: it does,
 //                          in the last bits, so this is only taken where the two below would be slow
 //            CASE_LINES    one thread for all the values along the indexed dimension, in their order: deterministic
+//            CASE_SHARED   one warp for them, and a line of x in shared memory meanwhile: deterministic. See below
 //            CASE_RANK, CASE_ROWS, CASE_CARRY   select_add for floats, deterministic: sorts the indices, then adds the rows of
 //                          value that share an index in their order. See below
 //            and, unless values are added, REDUCE: 1 multiplies; 2 takes the smaller, 3 the larger, of which NaN is both.
 //            2 and 3 do not depend on the order, and come as ATOMIC, or as LINES with one value a line
-// dtypes     T = f32 | f64 | f16 | bf16 | integers | b8. The sum is rounded to T once per call in ROWS and CARRY; ATOMIC and
-//            LINES round at every step, so 16-bit floats come with an f32 x (VAL_T stays 16-bit)
+// dtypes     T = f32 | f64 | f16 | bf16 | integers | b8. The sum is rounded to T once per call in SHARED, ROWS and CARRY;
+//            ATOMIC and LINES round at every step, so 16-bit floats come with an f32 x (VAL_T stays 16-bit)
 // requires   x contiguous and not overlapping value; at most 8 loops; dim_size > 0
 // faults     an index outside [0, dim_size) is clamped and noted
 // bound      memory: index, value, and the touched part of x twice
@@ -140,6 +141,95 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             T* p = x + (at.to[1] + checked_index(*i, dim_size, faults) * dim_stride);
             *p = cast<T>(combine(load_value(*p), load_value(*v)));
         }
+    }
+}
+#endif
+
+#ifdef CASE_SHARED
+// generated  also SIZE places in shared memory, V elements of x a pack
+// shapes     x: [lines, size], row-major, size <= SIZE, size % V == 0;  from: what x holds before, alike, may be x;  `lines`
+//            lines, which the loops walk, of `count` values each
+// launch     blocks of one warp, grid-stride
+//
+// 32 values are added at a time, in their order: of those for one place, the lowest lane's first.
+#define LANES 32
+#define FULL 0xffffffffu
+#define PACKS 8  // of x in flight, for each lane
+#define STEPS 4  // of 32 values in flight
+typedef Acc<T> A;
+
+extern "C" __global__ void __launch_bounds__(LANES)
+    scatter(T* x, const T* from, const VAL_T* value, const IDX_T* index, u64 lines, u64 count, i64 index_stride, i64 value_stride,
+            u32 size, const __grid_constant__ Loops loops, FaultTable faults) {
+    __shared__ Pack<A, V> packs[SIZE / V];  // the line
+    A* line = packs[0].v;
+    const u32 lane = threadIdx.x;
+    for (u64 j = blockIdx.x; j < lines; j += gridDim.x) {
+        const At<OFFSET> at(loops, j);
+        for (u32 start = lane * V; start < size; start += LANES * V * PACKS) {
+            Pack<T, V> pack[PACKS];
+#pragma unroll
+            for (u32 p = 0; p < PACKS; ++p) {
+                if (start + p * LANES * V < size) pack[p].load(from + at.to[1] + start + p * LANES * V);
+            }
+#pragma unroll
+            for (u32 p = 0; p < PACKS; ++p) {
+                if (start + p * LANES * V < size) {
+                    Pack<A, V> wide;
+#pragma unroll
+                    for (int k = 0; k < V; ++k) wide.v[k] = load_value(pack[p].v[k]);
+                    wide.store(line + start + p * LANES * V);
+                }
+            }
+        }
+        __syncwarp();
+
+        const IDX_T* i = index + at.to[0];
+        const VAL_T* v = value + at.to[2];
+        IDX_T to[STEPS];
+        VAL_T add[STEPS];
+        auto load = [&](u64 first) {
+#pragma unroll
+            for (u32 s = 0; s < STEPS; ++s) {
+                const u64 c = first + s * LANES + lane;
+                if (c < count) {
+                    to[s] = i[c * index_stride];
+                    add[s] = v[c * value_stride];
+                }
+            }
+        };
+        load(0);
+        for (u64 first = 0; first < count; first += LANES * STEPS) {
+            u32 place[STEPS];
+            A term[STEPS];
+#pragma unroll
+            for (u32 s = 0; s < STEPS; ++s) {
+                const bool in = first + s * LANES + lane < count;
+                place[s] = in ? (u32)checked_index(to[s], size, faults) : SIZE;
+                term[s] = in ? (A)load_value(add[s]) : (A)IDENTITY;
+            }
+            load(first + LANES * STEPS);
+#pragma unroll
+            for (u32 s = 0; s < STEPS; ++s) {
+                const bool in = place[s] < SIZE;
+                const u32 turn = __popc(__match_any_sync(FULL, place[s]) & ((1u << lane) - 1));
+                for (u32 t = 0;; ++t) {
+                    if (in && turn == t) line[place[s]] = combine(line[place[s]], term[s]);
+                    __syncwarp();
+                    if (!__any_sync(FULL, in && turn > t)) break;
+                }
+            }
+        }
+
+        for (u32 start = lane * V; start < size; start += LANES * V) {
+            Pack<A, V> wide;
+            wide.load(line + start);
+            Pack<T, V> pack;
+#pragma unroll
+            for (int k = 0; k < V; ++k) pack.v[k] = cast<T>(wide.v[k]);
+            pack.store(x + at.to[1] + start);
+        }
+        __syncwarp();  // before the next line's elements
     }
 }
 #endif

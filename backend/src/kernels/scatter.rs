@@ -7,6 +7,7 @@ use super::gate::Instance;
 #[cfg(test)]
 use super::gather::OFFSET_TYPES;
 use super::gather::{Along, LoopsArg, MAX_DIMS, THREADS, blocks, offset_type, strides_without};
+use super::softmax::{all_aligned, pack_len};
 use super::{Def, KernelSpec, LOOPS, WRAPPING, kernel_file};
 use crate::device::Device;
 use crate::driver::launch::{Kernel, Launch, kernel_arg};
@@ -52,6 +53,8 @@ pub(crate) enum Method {
     Atomic,
     /// A thread for all values along the dimension, in their order.
     Lines,
+    /// A warp for all values along the last dimension, in their order, with the line of x in shared memory.
+    Shared,
     /// Indices are sorted first; values with equal indices are added in their order.
     Sorted,
 }
@@ -66,14 +69,38 @@ const SHORT_LINE: usize = 128;
 /// This many lines keep the device busy, so that each may be long.
 const MANY_LINES: usize = 1 << 14;
 
-/// The method for `lines` lines of `count` values each along the indexed dimension.
-pub(crate) fn method(reduce: Reduce, elem: Elem, along: Along, lines: usize, count: usize) -> Method {
+/// Bytes of shared memory for a line of x.
+const SHARED_BYTES: usize = 48 << 10;
+/// A warp adds this many values in a row in a time that is short even when few warps do it.
+const SHORT_SHARED_LINE: usize = 1 << 14;
+/// This many warps keep the device busy.
+const MANY_SHARED_LINES: usize = 512;
+
+/// Bytes in which sums of a float are kept.
+fn sum_bytes(elem: Elem) -> usize {
+    elem.size_bytes().max(4)
+}
+
+/// The method for `lines` lines of `count` values each along the indexed dimension, and of `last` elements of x where that
+/// is the last dimension.
+pub(crate) fn method(
+    reduce: Reduce,
+    elem: Elem,
+    along: Along,
+    lines: usize,
+    count: usize,
+    last: Option<usize>,
+) -> Method {
     if !elem.is_float() {
         return Method::Atomic; // exact in any order
     }
+    // The whole line is read and written, whatever the number of values.
+    let shared = last.is_some_and(|size| size * sum_bytes(elem) <= SHARED_BYTES && count >= size / 8)
+        && (count <= SHORT_SHARED_LINE || lines >= MANY_SHARED_LINES);
     match along {
         _ if reduce.is_extremum() && count > 1 => Method::Atomic, // likewise
         _ if count == 1 => Method::Lines,
+        Along::Elements if shared && reduce == Reduce::Add => Method::Shared,
         Along::Slices if count <= SORTED_LIMIT => Method::Sorted,
         // Indices of a single line are those of a select.
         Along::Elements if lines == 1 && count > SHORT_LINE && count <= SORTED_LIMIT => Method::Sorted,
@@ -86,6 +113,7 @@ pub(crate) fn method(reduce: Reduce, elem: Elem, along: Along, lines: usize, cou
 pub(crate) fn rounds_often(reduce: Reduce, method: Method, count: usize) -> bool {
     match method {
         _ if reduce.is_extremum() => false,
+        Method::Shared => false,
         Method::Atomic => true,
         Method::Lines => count > 1,
         Method::Sorted => count > SORTED_AT_ONCE,
@@ -106,6 +134,7 @@ pub(crate) fn scatter(
     method: Method,
 ) -> Result<()> {
     debug_assert!(x.layout().is_contiguous() && matches!(index.elem(), Elem::I32 | Elem::I64));
+    debug_assert!(method != Method::Shared, "has its own launcher");
     if method == Method::Sorted {
         return sorted(reduce, x, dim, &index.contiguous()?, &value.contiguous()?, op);
     }
@@ -214,6 +243,59 @@ fn looped(
         .faults(op)
         .run([blocks(items), 1, 1], THREADS as u32, 0)?;
     Ok(true)
+}
+
+/// Places for a line in shared memory; the smallest that fits is taken.
+const SHARED_SIZES: [usize; 6] = [1024, 2048, 4096, 6144, 8192, 12288];
+
+fn shared_defs(elem: Elem, index: Elem, offset: Def, places: usize, v: u64) -> [(&'static str, Def); 7] {
+    [
+        ("T", Def::Type(elem)),
+        ("VAL_T", Def::Type(elem)),
+        ("IDX_T", Def::Type(index)),
+        ("OFFSET", offset),
+        ("SIZE", Def::Int(places as i64)),
+        ("V", Def::Int(v as i64)),
+        ("CASE_SHARED", Def::Int(1)),
+    ]
+}
+
+/// Addition as in [`scatter`], by [`Method::Shared`], along the last dimension, of what `from` holds; `from` may be `x`. Both row-major
+/// and of one shape, `index` and `value` of the same but for the last dimension.
+pub(crate) fn scatter_shared(
+    op: &'static str,
+    (x, from): (&CudaTensor, &CudaTensor),
+    index: &CudaTensor,
+    value: &CudaTensor,
+) -> Result<()> {
+    debug_assert!(x.layout().is_contiguous() && from.layout().is_contiguous());
+    let last = x.dims().len() - 1;
+    let (device, size, count) = (x.device(), x.dims()[last], value.dims()[last]);
+    let strides = [index, x, value].map(|t| without(t.layout().strides(), last));
+    let nest = Nest::new(&without(value.dims(), last), [&strides[0], &strides[1], &strides[2]]);
+    if nest.sizes.len() > MAX_DIMS {
+        // Row-major operands leave one loop.
+        return scatter_shared(op, (x, from), &index.contiguous()?, &value.contiguous()?);
+    }
+    let v =
+        pack_len(x.elem(), 16, |v, bytes| (size as u64).is_multiple_of(v) && all_aligned(&[x, from], bytes));
+    let places = SHARED_SIZES.into_iter().find(|&places| size <= places).expect("the line fits");
+    let defs = shared_defs(x.elem(), index.elem(), offset_type(&nest), places, v);
+    let kernel = instance(device, &defs)?;
+    let lines = (value.len() / count) as u64;
+    Launch::new(device, kernel)
+        .write(x)
+        .read(from)
+        .read(value)
+        .read(index)
+        .arg(lines)
+        .arg(count as u64)
+        .arg(index.layout().strides()[last])
+        .arg(value.layout().strides()[last])
+        .arg(size as u32)
+        .arg(LoopsArg::new(&nest, 1))
+        .faults(op)
+        .run([lines.min(i32::MAX as u64) as u32, 1, 1], 32, 0)
 }
 
 /// Mirrors `Shape` in scatter.cu.
@@ -354,6 +436,14 @@ pub(super) fn instances() -> Vec<Instance> {
         add(&add_defs(Mul, "CASE_ROWS", elem, value, U32, 16 / value.size_bytes()));
         add(&add_defs(Mul, "CASE_CARRY", elem, value, U32, 16 / value.size_bytes()));
     }
+    for elem in [F32, F64, F16, BF16] {
+        let most = SHARED_BYTES / sum_bytes(elem);
+        let v = 16 / elem.size_bytes() as u64;
+        for places in SHARED_SIZES.into_iter().filter(|&places| places <= most) {
+            add(&shared_defs(elem, I64, OFFSET_TYPES[0], places, v));
+        }
+        add(&shared_defs(elem, I32, OFFSET_TYPES[1], 1024, 1));
+    }
     for (key, index) in [(U32, I32), (U32, I64), (U64, I64)] {
         add(&rank_defs(key, index));
     }
@@ -368,15 +458,22 @@ mod tests {
     fn floats_are_added_in_a_fixed_order_unless_that_is_slow() {
         use Along::{Elements, Slices};
         use Reduce::{Add, Max, Mul};
-        assert_eq!(method(Add, Elem::I32, Elements, 1, 1 << 20), Method::Atomic);
-        assert_eq!(method(Add, Elem::BF16, Slices, 4096, 16384), Method::Sorted);
-        assert_eq!(method(Add, Elem::F32, Elements, 8192, 1), Method::Lines);
-        assert_eq!(method(Add, Elem::F32, Elements, 1, 100_000), Method::Sorted);
-        assert_eq!(method(Add, Elem::F32, Elements, 4, 100_000), Method::Atomic);
-        assert_eq!(method(Add, Elem::F32, Elements, 1 << 20, 4096), Method::Lines);
-        assert_eq!(method(Add, Elem::F32, Slices, 1, 1 << 22), Method::Atomic);
-        assert_eq!(method(Mul, Elem::F32, Slices, 1, 4096), Method::Sorted);
-        assert_eq!(method(Max, Elem::F32, Slices, 1, 4096), Method::Atomic);
+        assert_eq!(method(Add, Elem::I32, Elements, 1, 1 << 20, None), Method::Atomic);
+        assert_eq!(method(Add, Elem::BF16, Slices, 4096, 16384, None), Method::Sorted);
+        assert_eq!(method(Add, Elem::F32, Elements, 8192, 1, None), Method::Lines);
+        assert_eq!(method(Add, Elem::F32, Elements, 1, 100_000, None), Method::Sorted);
+        assert_eq!(method(Add, Elem::F32, Elements, 4, 100_000, None), Method::Atomic);
+        assert_eq!(method(Add, Elem::F32, Elements, 1 << 20, 4096, None), Method::Lines);
+        assert_eq!(method(Add, Elem::F32, Slices, 1, 1 << 22, None), Method::Atomic);
+        assert_eq!(method(Mul, Elem::F32, Slices, 1, 4096, None), Method::Sorted);
+        assert_eq!(method(Max, Elem::F32, Slices, 1, 4096, None), Method::Atomic);
+        let last = |elem, lines, count, size| method(Add, elem, Elements, lines, count, Some(size));
+        assert_eq!(last(Elem::F32, 16384, 4096, 8192), Method::Shared);
+        assert_eq!(last(Elem::BF16, 1, 4096, 12288), Method::Shared);
+        // Too long for shared memory; hardly any of the line is touched.
+        assert_eq!(last(Elem::F64, 16384, 4096, 6145), Method::Lines);
+        assert_eq!(last(Elem::F32, 16384, 100, 8192), Method::Lines);
+        assert_eq!(last(Elem::F32, 16384, 1, 1), Method::Lines);
     }
 
     #[test]

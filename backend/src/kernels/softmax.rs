@@ -27,10 +27,20 @@ pub(crate) struct RowInRegisters {
 impl RowInRegisters {
     /// `None` when a row of `size` elements is too long. `aligned(bytes)` tells whether all addresses are multiples.
     pub(crate) fn new(size: u64, elem: Elem, aligned: impl Fn(u64) -> bool) -> Option<RowInRegisters> {
-        let v = pack_len(elem, 16, |v, bytes| size.is_multiple_of(v) && aligned(bytes));
         // Compute values of a thread: 32 in f32, 8 in f64, leave a block of 1024 threads (64 registers each) without
-        // spills. Single elements are kept to 16, whose loads and predicates cost more than their values.
-        let values = if elem == Elem::F64 { 8 } else { 32 };
+        // spills.
+        Self::of_values(if elem == Elem::F64 { 8 } else { 32 }, size, elem, aligned)
+    }
+
+    /// As [`RowInRegisters::new`], with at most `values` elements of the row in a thread.
+    pub(crate) fn of_values(
+        values: u64,
+        size: u64,
+        elem: Elem,
+        aligned: impl Fn(u64) -> bool,
+    ) -> Option<RowInRegisters> {
+        let v = pack_len(elem, 16, |v, bytes| size.is_multiple_of(v) && aligned(bytes));
+        // Single elements are kept to 16, whose loads and predicates cost more than their values.
         let n_max = (values / v).min(16);
         let packs = size / v;
         // Lanes of one warp as long as they can hold the row: they exchange by shuffles alone.

@@ -4,8 +4,8 @@
 //! the next read or sync. Indices may have any integer dtype.
 //!
 //! Additions of floats at repeated indices happen in a fixed order, so results repeat bit for bit, with two
-//! exceptions that use atomics: `select_add` with more than 2^20 indices, and `scatter_add` with long lines of which
-//! there are few (see `kernels::scatter::method`). Sums of 16-bit floats are kept in f32 and rounded once.
+//! exceptions that use atomics: `select_add` with more than 2^20 indices, and `scatter_add` of more than 128 values a line
+//! into few lines that are too long for shared memory or lie across memory (see `kernels::scatter::method`). Sums of 16-bit floats are kept in f32 and rounded once.
 
 use burn_backend::{Shape, Slice, TensorMetadata};
 use burn_std::DType;
@@ -13,7 +13,9 @@ use burn_std::DType;
 use crate::dtype::Elem;
 use crate::error::{Error, Result};
 use crate::kernels::gather::{self as kernel, Along};
-use crate::kernels::scatter::{Reduce, method, rounds_often, scatter as scatter_kernel};
+use crate::kernels::scatter::{
+    Method, Reduce, method, rounds_often, scatter as scatter_kernel, scatter_shared,
+};
 use crate::layout::{Layout, Strides};
 use crate::ops::elementwise::{cast, copy_into, zeros};
 use crate::tensor::{CudaTensor, check};
@@ -172,7 +174,15 @@ pub(super) fn reduce_at(
     }
     check_not_empty(op, &x, dim, &index)?;
     let count = value.dims()[dim];
-    let method = method(reduce, x.elem(), along, value.len() / count, count);
+    let last = (dim + 1 == x.dims().len()).then(|| x.dims()[dim]);
+    let method = method(reduce, x.elem(), along, value.len() / count, count, last);
+    if method == Method::Shared {
+        let from = x.contiguous()?;
+        drop(x);
+        let y = if from.is_unique() { from.clone() } else { from.empty_like(op)? };
+        scatter_shared(op, (&y, &from), &index, value)?;
+        return Ok(y);
+    }
     let dtype = x.dtype();
     if x.elem().is_float() && x.elem().size_bytes() == 2 && rounds_often(reduce, method, count) {
         // The cast makes a fresh tensor, so x itself need not be writable.

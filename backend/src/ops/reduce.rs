@@ -49,7 +49,13 @@ fn check_input(name: &'static str, op: ReduceOp, x: &CudaTensor, size: usize) ->
 }
 
 /// The reduction of `dim`, stored as `out`.
-fn dim_as(name: &'static str, op: ReduceOp, x: &CudaTensor, dim: usize, out: DType) -> Result<CudaTensor> {
+pub(super) fn dim_as(
+    name: &'static str,
+    op: ReduceOp,
+    x: &CudaTensor,
+    dim: usize,
+    out: DType,
+) -> Result<CudaTensor> {
     check::dim(name, x, dim)?;
     check_input(name, op, x, x.dims()[dim])?;
     let y = CudaTensor::empty(x.device(), reduced_shape(x, dim), out, name)?;
