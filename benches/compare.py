@@ -164,6 +164,8 @@ class Torch:
             "gelu_2e27": lambda: self.unary(F.gelu),
             "cast_f32_2e27": lambda: self.unary(lambda x: x.float()),
             "transpose_copy": lambda: self.unary(lambda x: x.t().contiguous()),
+            "transpose_64x64x3136": lambda: self.unary(lambda x: x.permute(0, 2, 1).contiguous(), 64, 64, 3136),
+            "transpose_64x512x49": lambda: self.unary(lambda x: x.permute(0, 2, 1).contiguous(), 64, 512, 49),
             "permute0213_copy": lambda: self.unary(lambda x: x.permute(0, 2, 1, 3).contiguous(), 16, 2048, 32, 128),
             "cat_dim1": self.cat,
             "sum_last": lambda: self.unary(lambda x: x.sum(-1)),

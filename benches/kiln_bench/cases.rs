@@ -76,6 +76,13 @@ fn unary<const D: usize>(
     Box::new(move || drop(op(x.clone())))
 }
 
+/// A copy of images whose channels come last, of images of flat pixels whose channels come first.
+fn channels_last(device: &CudaDevice, [batch, channels, pixels]: [usize; 3]) -> Run {
+    unary(device, [batch, channels, pixels], move |x| {
+        Cuda::float_reshape(Cuda::float_swap_dims(x, 1, 2), Shape::from([batch * pixels * channels]))
+    })
+}
+
 fn matmul(device: &CudaDevice, [m, k, n]: [usize; 3], dtype: FloatDType) -> Run {
     let (a, b) = (normal(device, [m, k], dtype), normal(device, [k, n], dtype));
     Box::new(move || drop(Cuda::float_matmul(a.clone(), b.clone())))
@@ -169,6 +176,16 @@ const CASES: &[Case] = &[
         setup: |device| {
             unary(device, BIG, |x| Cuda::float_reshape(Cuda::float_transpose(x), Shape::from([ROWS * COLS])))
         },
+    },
+    Case {
+        name: "transpose_64x64x3136",
+        bound: Bound::Bytes(2 * 64 * 64 * 3136 * BF16),
+        setup: |device| channels_last(device, [64, 64, 3136]),
+    },
+    Case {
+        name: "transpose_64x512x49",
+        bound: Bound::Bytes(2 * 64 * 512 * 49 * BF16),
+        setup: |device| channels_last(device, [64, 512, 49]),
     },
     Case {
         name: "permute0213_copy",

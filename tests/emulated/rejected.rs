@@ -263,8 +263,8 @@ fn max_pool_backward() {
 }
 
 /// A read of a view, which is copied first.
-fn read_a_view() {
-    let x = Cuda::float_transpose(floats(&[2, 3]));
+fn read_transposed(rows: usize, columns: usize) {
+    let x = Cuda::float_transpose(floats(&[rows, columns]));
     if let Err(ExecutionError::WithContext { reason }) = burn_backend::read_sync(Cuda::float_into_data(x)) {
         panic!("{reason}");
     }
@@ -293,7 +293,10 @@ const CASES: &[Case] = cases! {
     elementwise 1, cat: Cuda::float_cat(vec![floats(&[3]), floats(&[2])], 0);
     elementwise 1, conv2d: Cuda::conv2d(image(), Cuda::float_swap_dims(kernel(), 2, 3), None, conv());
     elementwise 1, softmax: Cuda::softmax(Cuda::float_transpose(floats(&[2, 3])), 1);
-    elementwise 1, into_data: read_a_view();
+    elementwise 1, into_data: read_transposed(2, 3);
+    transpose 1, into_data: read_transposed(40, 50);
+    transpose 1, softmax: Cuda::softmax(Cuda::float_transpose(floats(&[40, 50])), 1);
+    transpose 1, float_slice_assign: Cuda::float_slice_assign(floats(&[50, 50]), &[Slice::full(), Slice::new(3, Some(43), 1)], Cuda::float_transpose(floats(&[40, 50])));
     argwhere_count 1, bool_argwhere: argwhere();
     argwhere_write 1, bool_argwhere: argwhere();
     cumulative_rows 1, bool_argwhere: argwhere();

@@ -3,8 +3,10 @@
 use burn_backend::{Backend, BoolDType, DType, FloatDType, IntDType, Scalar, Shape, Slice};
 
 use crate::Family;
-use crate::harness::values::{int_limits, round_to, wrap};
-use crate::harness::{Arg, BOOL, Body, Dense, Domain, FLOATS, INTS, Inputs, Rng, Tolerance, Value, Values};
+use crate::harness::values::{self, int_limits, round_to, wrap};
+use crate::harness::{
+    Arg, BOOL, Body, Dense, Domain, FLOATS, INTS, Inputs, Rng, Step, Tolerance, Value, Values,
+};
 use crate::harness::{family::large, shape, tolerance::epsilon};
 
 /// Every dtype.
@@ -125,6 +127,86 @@ fn layout(dtype: DType) {
         }
         family.check_with(&args, &Cat(dim), None, Tolerance::exact(), moved(dtype, &shape));
     });
+    family.finish();
+}
+
+/// Sides of matrices around the tiles and packs of a transposing copy, and some that are too short for it.
+const SIDES: [usize; 22] =
+    [0, 1, 3, 7, 8, 9, 15, 16, 24, 31, 32, 33, 48, 49, 63, 64, 65, 98, 127, 128, 129, 132];
+
+/// A range of a dimension of `size`, and the size that it is a range of: sometimes with a step, sometimes from the end.
+fn range_of(rng: &mut Rng, size: usize, step: isize) -> (Slice, usize) {
+    let start = rng.pick(&[0, 0, 1, 2, 4, 8]);
+    let end = start + (size.max(1) - 1) * step.unsigned_abs() + size.min(1);
+    (Slice::new(start as isize, Some(end as isize), step), end + rng.pick(&[0, 0, 1, 3, 4, 8]))
+}
+
+/// Values through views whose dimensions of stride 1 are not the last one: up to four dimensions around or between two long
+/// ones, cut out of a larger tensor.
+fn across(rng: &mut Rng, dtype: DType) -> Arg {
+    rng.part(|rng| {
+        let rank = rng.range(2, 6);
+        // In the order of memory; the last one is the source's.
+        let mut sizes: Vec<usize> = (0..rank).map(|_| rng.pick(&[1, 2, 3])).collect();
+        while sizes.iter().product::<usize>() > 9 {
+            let d = rng.below(rank);
+            sizes[d] = 1;
+        }
+        let side = rng.below(rank - 1);
+        (sizes[side], sizes[rank - 1]) = (rng.pick(&SIDES), rng.pick(&SIDES));
+        let (mut base, mut slices) = (sizes.clone(), Vec::new());
+        if rng.one_in(2) {
+            for (d, size) in base.iter_mut().enumerate() {
+                let step = if d == rank - 1 { 1 } else { rng.pick(&[1, 1, 1, 2, -1]) };
+                let (slice, whole) = range_of(rng, *size, step);
+                *size = if sizes[d] > 3 || rng.one_in(3) { whole } else { *size };
+                slices.push(if *size == whole { slice } else { Slice::new(0, Some(sizes[d] as isize), 1) });
+            }
+        }
+        let mut axes = rng.permutation(rank);
+        let (from, last) = (axes.iter().position(|&a| a == side).expect("an axis"), rank - 1);
+        axes.swap(from, last);
+        let shape = axes.iter().map(|&a| sizes[a]).collect();
+        let mut views = vec![Step::Permute(axes)];
+        if !slices.is_empty() {
+            views.insert(0, Step::Slice(slices));
+        }
+        Arg { base: values::dense(rng, &base, dtype, Domain::Normal), dtype, views, shape }
+    })
+}
+
+fn transposes(dtype: DType) {
+    let mut family = Family::new("layout", dtype);
+    family.cases("transposed copies", share(dtype, 2.0), |family, rng| {
+        let arg = across(rng, dtype);
+        let gradient = moved(dtype, &arg.shape);
+        family.check_with(&[arg], &ReadView, None, Tolerance::exact(), gradient);
+    });
+    family.cases("transposed copies into a view", share(dtype, 2.0), |family, rng| {
+        let value = across(rng, dtype);
+        let (slices, shape): (Vec<_>, Vec<_>) = value.shape.iter().map(|&n| range_of(rng, n, 1)).unzip();
+        let args = [Arg::plain(rng, &shape, dtype, Domain::Normal), value];
+        family.check_with(&args, &SliceAssign(slices), None, Tolerance::exact(), moved(dtype, &shape));
+    });
+    family.finish();
+}
+
+/// Images to channels last and back, tiles that are just full or have one row more, and more than 2^16 rows on either side.
+fn transposes_of_known_shapes(dtype: DType) {
+    let mut family = Family::new("layout", dtype);
+    let tiles = [16, 32, 64, 128].map(|n| vec![n + 1, n - 1]);
+    let images = [[2, 64, 49], [1, 130, 196], [2, 49, 72], [1, 100, 64]].map(|shape| shape.to_vec());
+    let long = [vec![65_541, 9], vec![9, 65_541]].into_iter().filter(|_| dtype.size() < 4);
+    for shape in tiles.into_iter().chain(images).chain(long) {
+        family.cases(&format!("transpose of {shape:?}"), 0.0, |family, rng| {
+            let arg = Arg::plain(rng, &shape, dtype, Domain::Special);
+            let mut axes: Vec<usize> = (0..shape.len()).collect();
+            axes.swap(shape.len() - 1, shape.len() - 2);
+            let shape = axes.iter().map(|&a| shape[a]).collect();
+            let arg = Arg { views: vec![Step::Permute(axes)], shape, ..arg };
+            family.check_with(&[arg], &ReadView, None, Tolerance::exact(), None);
+        });
+    }
     family.finish();
 }
 
@@ -368,6 +450,8 @@ fn creation(dtype: DType) {
 }
 
 crate::per_dtype!(layout: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
+crate::per_dtype!(transposes: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
+crate::per_dtype!(transposes_of_known_shapes: f64 bf16 i32 u8);
 crate::per_dtype!(slice_assign: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
 crate::per_dtype!(indexed: f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool);
 crate::per_dtype!(scattered_in_order: f32 f64 f16 bf16);

@@ -423,7 +423,8 @@ fn elementwise_permuted() {
     let (a, b, c) = (PERIOD * 1416, 5, 43);
     let x = reshape(pattern(a * b * c, DType::U8), &[a, b, c]);
     assert!(x.len() > EDGE);
-    let y = add(Cuda::int_permute(x, &[2, 1, 0]), 1);
+    let permuted = Cuda::int_permute(x, &[2, 1, 0]);
+    let y = add(permuted.clone(), 1);
     // y[k, j, i] = x[i, j, k] + 1
     let expected = table(c * b * PERIOD, |at| {
         let (k, j, i) = (at / PERIOD / b, at / PERIOD % b, at % PERIOD);
@@ -431,6 +432,8 @@ fn elementwise_permuted() {
     });
     let expected = upload(&expected, &[c * b, 1, PERIOD], DType::U8);
     check_repeats("three loops", &y, [c * b, a / PERIOD, PERIOD], &expected);
+    drop(y);
+    check_repeats("a copy of three loops", &add(flat(permuted), 1), [c * b, a / PERIOD, PERIOD], &expected);
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn instances() -> Vec<Instance> {
     use super::{
         argwhere, attention, cross, ctc, cumulative, deform, elementwise, fft, gather, grid_sample, im2col,
         int_matmul, interpolate, layer_norm, nd, pool, quantize, quantized_move, random, reduce, scatter,
-        softmax, sort,
+        softmax, sort, transpose,
     };
     let all = [
         argwhere::instances(),
@@ -74,6 +74,7 @@ fn instances() -> Vec<Instance> {
         scatter::instances(),
         softmax::instances(),
         sort::instances(),
+        transpose::instances(),
     ];
     let by_name = all.into_iter().flatten().map(|i| (i.source.name.clone(), i));
     by_name.collect::<BTreeMap<_, _>>().into_values().collect()

@@ -44,6 +44,7 @@ pub(crate) mod reduce;
 pub(crate) mod scatter;
 pub(crate) mod softmax;
 pub(crate) mod sort;
+pub(crate) mod transpose;
 
 /// A `.cu` or `.cuh` file, embedded.
 #[derive(Debug)]

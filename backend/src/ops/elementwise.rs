@@ -11,6 +11,7 @@ use crate::driver::launch::ScalarArg;
 use crate::dtype::Elem;
 use crate::error::{Error, Result};
 use crate::kernels::elementwise::{Op, elementwise};
+use crate::kernels::transpose::transpose;
 use crate::layout::broadcast;
 use crate::tensor::{CudaTensor, check};
 
@@ -321,6 +322,9 @@ pub(crate) fn copy_into(target: &CudaTensor, source: &CudaTensor) -> Result<()> 
             detail: "the source does not broadcast to the target".into(),
             shapes: vec![target.dims().to_vec(), source.dims().to_vec()],
         });
+    }
+    if target.elem() == source.elem() && transpose(target, source)? {
+        return Ok(());
     }
     elementwise(&COPY, target, &[source], no_scalars(), source.elem())
 }
