@@ -6,7 +6,7 @@
 
 mod convolution;
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex};
 
 use crate::driver::stream::{Stream, Work, resolve};
@@ -149,6 +149,30 @@ pub(crate) unsafe extern "C" fn cudnnGetVersion() -> usize {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cudnnGetCudartVersion() -> usize {
     13_000
+}
+
+/// A status in words.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cudnnGetErrorString(status: u32) -> *const c_char {
+    let name = match status {
+        0 => c"CUDNN_STATUS_SUCCESS",
+        1001 => c"CUDNN_STATUS_NOT_INITIALIZED",
+        2000 => c"CUDNN_STATUS_BAD_PARAM",
+        3000 => c"CUDNN_STATUS_NOT_SUPPORTED",
+        4000 => c"CUDNN_STATUS_INTERNAL_ERROR",
+        5000 => c"CUDNN_STATUS_EXECUTION_FAILED",
+        _ => c"CUDNN_UNKNOWN_STATUS",
+    };
+    name.as_ptr()
+}
+
+/// More about the last failure: this library has none.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cudnnGetLastErrorString(message: *mut c_char, bytes: usize) {
+    if !message.is_null() && bytes > 0 {
+        // SAFETY: the caller passes a place for so many bytes.
+        unsafe { message.write(0) };
+    }
 }
 
 /// The library on the current context's device, with the default stream. May wait for the device, so captures can forbid

@@ -3,8 +3,8 @@
 //! cudarc opens fixed bare names, unversioned ones first, wherever the dynamic loader finds them, and panics when there
 //! are none. Here the wanted file is found by a stated order and opened first; the loader then answers cudarc's
 //! `lib*.so.13` with the file that is already open. An unversioned `lib*.so` elsewhere on the loader's path would still
-//! win, so what cudarc really took is compared afterwards. NVRTC is called through [`symbol`] instead and needs no such
-//! check. The order for NVRTC, cuBLASLt and cuDNN ([`candidates`]):
+//! win, so what cudarc really took is compared afterwards. NVRTC and cuDNN are called through [`symbol`] instead and need no
+//! such check. The order for NVRTC, cuBLASLt and cuDNN ([`candidates`]):
 //!
 //! 1. `KILN_CUDA_PATH`: when set, the library comes from there or not at all;
 //! 2. the per-user folder that the remedy in the error message fills;
@@ -111,9 +111,8 @@ impl Library {
     fn cudarc_names(self) -> &'static [&'static str] {
         match self {
             Library::Cuda => &["cuda", "nvcuda"],
-            Library::Nvrtc => &[],
             Library::CublasLt => &["cublasLt"],
-            Library::Cudnn => &["cudnn"],
+            Library::Nvrtc | Library::Cudnn => &[],
         }
     }
 }
@@ -464,10 +463,9 @@ fn same_as_cudarc(library: Library, env: &Environment, path: PathBuf, handle: &H
         return Err(shadowed(file));
     }
     let taken = match library {
-        Library::Nvrtc => return Ok(path),
+        Library::Nvrtc | Library::Cudnn => return Ok(path),
         Library::Cuda => file_of_cudarc!(cudarc::driver::sys, library.probe()),
         Library::CublasLt => file_of_cudarc!(cudarc::cublaslt::sys, library.probe()),
-        Library::Cudnn => file_of_cudarc!(cudarc::cudnn::sys, library.probe()),
     };
     let Some(taken) = taken else {
         let searched = vec![format!("{} (cudarc does not find it under this name)", path.display())];

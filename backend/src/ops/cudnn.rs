@@ -8,6 +8,8 @@
 //! per problem on the real operands ([`ConvAlgorithm::Fastest`]). Nothing is timed while a graph is captured.
 #![allow(unsafe_code)]
 
+mod api;
+
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -16,12 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use burn_backend::TensorMetadata;
 use cudarc::cudnn::sys;
 
+use self::api::{Api, Object};
 use super::conv::Conv;
 use super::matmul::{WORKSPACE_BYTES, measure, tf32_allowed};
 use crate::device::Device;
 use crate::driver::context::RelaxedCapture;
 use crate::driver::graph::current_pool;
-use crate::driver::library::{Library, load};
 use crate::dtype::Elem;
 use crate::error::{Error, Result};
 use crate::memory::Block;
@@ -56,9 +58,8 @@ fn algorithm() -> ConvAlgorithm {
 }
 
 pub(crate) fn version() -> Result<usize> {
-    load(Library::Cudnn)?;
     // SAFETY: takes nothing and has no effect.
-    Ok(unsafe { sys::cudnnGetVersion() })
+    Ok(unsafe { (Api::get()?.version)() })
 }
 
 /// Multiply-adds from which both ways are timed.
@@ -67,14 +68,6 @@ const TIME_FROM: u128 = 1 << 22;
 const SCRATCH_BYTES: usize = super::conv::COLUMNS_BYTES;
 /// Kernels for 16-byte loads are chosen by sizes alone.
 const ALIGNMENT: u64 = 16;
-
-fn status(call: &'static str, status: sys::cudnnStatus_t) -> Result<()> {
-    if status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS {
-        return Ok(());
-    }
-    let name = format!("{status:?}");
-    Err(Error::Cuda { call, code: status as u32, message: "see the cuDNN documentation".into(), name })
-}
 
 /// What is computed, of `y = w * x`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -109,9 +102,12 @@ pub(crate) struct Cudnn {
 
 /// The library's state for one device: one thread at a time.
 #[derive(Debug)]
-struct Handle(Mutex<RawHandle>);
+struct Handle {
+    api: &'static Api,
+    raw: Mutex<RawHandle>,
+}
 #[derive(Debug)]
-struct RawHandle(sys::cudnnHandle_t);
+struct RawHandle(Object);
 
 // SAFETY: the mutex around it lets one thread at a time use it; it is never destroyed.
 unsafe impl Send for RawHandle {}
@@ -131,16 +127,19 @@ impl Cudnn {
         if let Some(missing) = self.missing.get() {
             return Err(missing.clone());
         }
-        if let Err(missing) = load(Library::Cudnn) {
-            log::info!("convolutions without cuDNN: {missing}");
-            return Err(self.missing.get_or_init(|| missing).clone());
-        }
+        let api = match Api::get() {
+            Ok(api) => api,
+            Err(missing) => {
+                log::info!("convolutions without cuDNN: {missing}");
+                return Err(self.missing.get_or_init(|| missing).clone());
+            }
+        };
         device.enter()?;
         let _relaxed = RelaxedCapture::enter()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a valid place and the device's context is current.
-        status("cudnnCreate", unsafe { sys::cudnnCreate(&mut handle) })?;
-        Ok(self.handle.get_or_init(|| Handle(Mutex::new(RawHandle(handle)))))
+        api.check("cudnnCreate", unsafe { (api.create)(&mut handle) })?;
+        Ok(self.handle.get_or_init(|| Handle { api, raw: Mutex::new(RawHandle(handle)) }))
     }
 
     /// Keeps a choice; of threads that choose at once, the first one's holds.
@@ -153,18 +152,18 @@ impl Cudnn {
 impl Handle {
     /// The library's handle, set to the device's stream. The one of the last call may be gone: captures have their own.
     fn on_stream(&self, device: &Device) -> Result<MutexGuard<'_, RawHandle>> {
-        let handle = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let handle = self.raw.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: the handle is this thread's; the stream is never destroyed, or outlives its capture.
-        let set = unsafe { sys::cudnnSetStream(handle.0, device.context.stream().cast()) };
-        status("cudnnSetStream", set)?;
+        let set = unsafe { (self.api.set_stream)(handle.0, device.context.stream().cast()) };
+        self.api.check("cudnnSetStream", set)?;
         Ok(handle)
     }
 }
 
 macro_rules! descriptor {
-    ($name:ident, $raw:ident, $create:ident, $destroy:ident) => {
+    ($name:ident, $create:ident, $destroy:ident) => {
         #[derive(Debug)]
-        struct $name(sys::$raw);
+        struct $name(Object, &'static Api);
 
         // SAFETY: plain data of the library that does not change after it was set.
         unsafe impl Send for $name {}
@@ -172,38 +171,34 @@ macro_rules! descriptor {
         unsafe impl Sync for $name {}
 
         impl $name {
-            fn new() -> Result<Self> {
+            fn new(api: &'static Api) -> Result<Self> {
                 let mut raw = std::ptr::null_mut();
                 // SAFETY: `raw` is a valid place.
-                status(stringify!($create), unsafe { sys::$create(&mut raw) })?;
-                Ok($name(raw))
+                api.check(stringify!($create), unsafe { (api.$create)(&mut raw) })?;
+                Ok($name(raw, api))
             }
         }
 
         impl Drop for $name {
             fn drop(&mut self) {
                 // SAFETY: created by the library, dropped once.
-                unsafe { sys::$destroy(self.0) };
+                unsafe { (self.1.$destroy)(self.0) };
             }
         }
     };
 }
-descriptor!(TensorDesc, cudnnTensorDescriptor_t, cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor);
-descriptor!(FilterDesc, cudnnFilterDescriptor_t, cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor);
-descriptor!(
-    ConvDesc,
-    cudnnConvolutionDescriptor_t,
-    cudnnCreateConvolutionDescriptor,
-    cudnnDestroyConvolutionDescriptor
-);
+descriptor!(TensorDesc, create_tensor, destroy_tensor);
+descriptor!(FilterDesc, create_filter, destroy_filter);
+descriptor!(ConvDesc, create_convolution, destroy_convolution);
 
-fn data_type(elem: Elem) -> sys::cudnnDataType_t {
-    match elem {
+fn data_type(elem: Elem) -> u32 {
+    let data_type = match elem {
         Elem::F64 => sys::cudnnDataType_t::CUDNN_DATA_DOUBLE,
         Elem::F16 => sys::cudnnDataType_t::CUDNN_DATA_HALF,
         Elem::BF16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
         _ => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
-    }
+    };
+    data_type as u32
 }
 
 /// The library's sizes are of this type, and [`takes`] has seen to it that they fit.
@@ -212,8 +207,8 @@ fn ints(values: &[usize]) -> Vec<c_int> {
 }
 
 impl TensorDesc {
-    fn row_major(elem: Elem, dims: &[usize]) -> Result<Self> {
-        let desc = TensorDesc::new()?;
+    fn row_major(api: &'static Api, elem: Elem, dims: &[usize]) -> Result<Self> {
+        let desc = TensorDesc::new(api)?;
         let mut strides = vec![1; dims.len()];
         for d in (1..dims.len()).rev() {
             strides[d - 1] = strides[d] * dims[d];
@@ -221,15 +216,9 @@ impl TensorDesc {
         let (dims, strides) = (ints(dims), ints(&strides));
         // SAFETY: both arrays have the length that is passed.
         let code = unsafe {
-            sys::cudnnSetTensorNdDescriptor(
-                desc.0,
-                data_type(elem),
-                dims.len() as c_int,
-                dims.as_ptr(),
-                strides.as_ptr(),
-            )
+            (api.set_tensor)(desc.0, data_type(elem), dims.len() as c_int, dims.as_ptr(), strides.as_ptr())
         };
-        status("cudnnSetTensorNdDescriptor", code)?;
+        api.check("cudnnSetTensorNdDescriptor", code)?;
         Ok(desc)
     }
 }
@@ -296,77 +285,77 @@ fn takes(conv: &Conv) -> bool {
 impl Plan {
     fn new(problem: Problem, handle: &'static Handle) -> Result<Plan> {
         let Problem { conv, elem, tf32, .. } = problem;
-        let windows = &conv.windows;
+        let (windows, api) = (&conv.windows, handle.api);
         // The library knows no fewer than two spatial dimensions; the first of two has size 1.
         let spatial = windows.dims.max(2);
         let last = |values: &[usize; 3]| values[3 - spatial..].to_vec();
         let dims = |lead: [usize; 2], values: &[usize; 3]| [&lead[..], &last(values)].concat();
-        let x = TensorDesc::row_major(elem, &dims([conv.batch, windows.channels], &windows.size))?;
-        let y = TensorDesc::row_major(elem, &dims([conv.batch, conv.out_channels], &windows.out))?;
-        let w = FilterDesc::new()?;
+        let x = TensorDesc::row_major(api, elem, &dims([conv.batch, windows.channels], &windows.size))?;
+        let y = TensorDesc::row_major(api, elem, &dims([conv.batch, conv.out_channels], &windows.out))?;
+        let w = FilterDesc::new(api)?;
         let per_group = windows.channels / conv.groups;
         let w_dims = ints(&dims([conv.out_channels, per_group], &windows.kernel));
         // SAFETY: the array has the length that is passed.
         let code = unsafe {
-            sys::cudnnSetFilterNdDescriptor(
+            (api.set_filter)(
                 w.0,
                 data_type(elem),
-                sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
+                sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW as u32,
                 w_dims.len() as c_int,
                 w_dims.as_ptr(),
             )
         };
-        status("cudnnSetFilterNdDescriptor", code)?;
-        let desc = ConvDesc::new()?;
+        api.check("cudnnSetFilterNdDescriptor", code)?;
+        let desc = ConvDesc::new(api)?;
         let [pad, stride, dilation] =
             [&windows.pad, &windows.stride, &windows.dilation].map(|values| ints(&last(values)));
         // SAFETY: the arrays have the length that is passed.
         let code = unsafe {
-            sys::cudnnSetConvolutionNdDescriptor(
+            (api.set_convolution)(
                 desc.0,
                 spatial as c_int,
                 pad.as_ptr(),
                 stride.as_ptr(),
                 dilation.as_ptr(),
-                sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION,
+                sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION as u32,
                 data_type(if elem == Elem::F64 { Elem::F64 } else { Elem::F32 }),
             )
         };
-        status("cudnnSetConvolutionNdDescriptor", code)?;
+        api.check("cudnnSetConvolutionNdDescriptor", code)?;
         // SAFETY: the descriptor lives.
-        let code = unsafe { sys::cudnnSetConvolutionGroupCount(desc.0, conv.groups as c_int) };
-        status("cudnnSetConvolutionGroupCount", code)?;
+        let code = unsafe { (api.set_groups)(desc.0, conv.groups as c_int) };
+        api.check("cudnnSetConvolutionGroupCount", code)?;
         let math = match elem {
             Elem::F32 if !tf32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
             Elem::F64 => sys::cudnnMathType_t::CUDNN_DEFAULT_MATH,
             _ => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
         };
         // SAFETY: the descriptor lives.
-        status("cudnnSetConvolutionMathType", unsafe { sys::cudnnSetConvolutionMathType(desc.0, math) })?;
+        api.check("cudnnSetConvolutionMathType", unsafe { (api.set_math)(desc.0, math as u32) })?;
         Ok(Plan { problem, handle, x, w, y, conv: desc })
     }
 
     /// What the library can do for this problem with little enough memory.
     fn algorithms(&self, device: &Device) -> Result<Vec<Algorithm>> {
-        let handle = self.handle.on_stream(device)?;
+        let (api, handle) = (self.handle.api, self.handle.on_stream(device)?);
         let scratch = |id: &AlgorithmId| {
             let mut bytes = 0usize;
             let Plan { x, w, y, conv, .. } = self;
             // SAFETY: all descriptors live and `bytes` is a valid place.
             let code = unsafe {
                 match *id {
-                    AlgorithmId::Forward(id) => sys::cudnnGetConvolutionForwardWorkspaceSize(
-                        handle.0, x.0, w.0, conv.0, y.0, id, &mut bytes,
-                    ),
-                    AlgorithmId::Input(id) => sys::cudnnGetConvolutionBackwardDataWorkspaceSize(
-                        handle.0, w.0, y.0, conv.0, x.0, id, &mut bytes,
-                    ),
-                    AlgorithmId::Weight(id) => sys::cudnnGetConvolutionBackwardFilterWorkspaceSize(
-                        handle.0, x.0, y.0, conv.0, w.0, id, &mut bytes,
-                    ),
+                    AlgorithmId::Forward(id) => {
+                        (api.forward_bytes)(handle.0, x.0, w.0, conv.0, y.0, id as u32, &mut bytes)
+                    }
+                    AlgorithmId::Input(id) => {
+                        (api.input_bytes)(handle.0, w.0, y.0, conv.0, x.0, id as u32, &mut bytes)
+                    }
+                    AlgorithmId::Weight(id) => {
+                        (api.weight_bytes)(handle.0, x.0, y.0, conv.0, w.0, id as u32, &mut bytes)
+                    }
                 }
             };
-            let usable = code == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS && bytes <= SCRATCH_BYTES;
+            let usable = code == 0 && bytes <= SCRATCH_BYTES;
             usable.then_some(Algorithm { id: *id, scratch_bytes: bytes })
         };
         Ok(self.problem.direction.algorithms().iter().filter_map(scratch).collect())
@@ -423,29 +412,27 @@ impl Plan {
         } else {
             (std::ptr::from_ref(&one32).cast(), std::ptr::from_ref(&held32).cast())
         };
-        let (a, b, out, scratch) =
-            (a as *const c_void, b as *const c_void, out as *mut c_void, scratch as *mut c_void);
-        let bytes = algorithm.scratch_bytes;
+        let (bytes, api) = (algorithm.scratch_bytes, self.handle.api);
         let Plan { x, w, y, conv, .. } = self;
         // SAFETY: the caller vouches for the addresses; factors have the type that the convolution's asks for.
         unsafe {
             match algorithm.id {
-                AlgorithmId::Forward(id) => status(
+                AlgorithmId::Forward(id) => api.check(
                     "cudnnConvolutionForward",
-                    sys::cudnnConvolutionForward(
-                        handle.0, alpha, x.0, a, w.0, b, conv.0, id, scratch, bytes, beta, y.0, out,
+                    (api.forward)(
+                        handle.0, alpha, x.0, a, w.0, b, conv.0, id as u32, scratch, bytes, beta, y.0, out,
                     ),
                 ),
-                AlgorithmId::Input(id) => status(
+                AlgorithmId::Input(id) => api.check(
                     "cudnnConvolutionBackwardData",
-                    sys::cudnnConvolutionBackwardData(
-                        handle.0, alpha, w.0, a, y.0, b, conv.0, id, scratch, bytes, beta, x.0, out,
+                    (api.input)(
+                        handle.0, alpha, w.0, a, y.0, b, conv.0, id as u32, scratch, bytes, beta, x.0, out,
                     ),
                 ),
-                AlgorithmId::Weight(id) => status(
+                AlgorithmId::Weight(id) => api.check(
                     "cudnnConvolutionBackwardFilter",
-                    sys::cudnnConvolutionBackwardFilter(
-                        handle.0, alpha, x.0, a, y.0, b, conv.0, id, scratch, bytes, beta, w.0, out,
+                    (api.weight)(
+                        handle.0, alpha, x.0, a, y.0, b, conv.0, id as u32, scratch, bytes, beta, w.0, out,
                     ),
                 ),
             }
