@@ -98,7 +98,7 @@ SANITIZER_ERRORS=4 expect 1 "--sanitizer racecheck" "ERROR SUMMARY: 4 errors" "G
 expect 0 "--bench add,sum --digits -- --epochs 2" "bench: add sum" "digits: --device cuda:0 --epochs 2" "GPU summary: 0 passed, 0 failed"
 DIGITS_EXIT=3 expect 1 "--digits --tests" "failed: digits: exit code 3" "GPU summary: 4 passed, 1 failed"
 # Groups: what the binaries are given, budgets, reports.
-expect 0 "--group quick" "cases: 2" "cache: cache-quick" "quick-gpu " "quick-more " "quick: " "GPU summary: 4 passed, 0 failed"
+expect 0 "--group quick" "cases: 3" "cache: cache-quick" "quick-gpu " "quick-more " "quick: " "GPU summary: 4 passed, 0 failed"
 expect 0 "--group quick --filter add --threads 3 --seed 9" "arguments: add --test-threads 3" "seed: 9" "seed 9"
 expect 0 "--group large --threads 8" "arguments: --ignored large:: --test-threads 1 " "GPU summary: 4 passed, 0 failed"
 expect 0 "--group sanitizer" "arguments: ::f32 ::bf16" "--test-threads 1 cases: 1" "allocator: exact" \

@@ -151,11 +151,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 //            lines, which the loops walk, of `count` values each
 // launch     blocks of one warp, grid-stride
 //
-// 32 values are added at a time, in their order: of those for one place, the lowest lane's first.
+// 32 values are added at a time, in their order.
 #define LANES 32
 #define FULL 0xffffffffu
-#define PACKS 8  // of x in flight, for each lane
-#define STEPS 4  // of 32 values in flight
+#define PACKS 16  // of x in flight, for each lane
+#define STEPS 16  // of 32 values in flight
 typedef Acc<T> A;
 
 extern "C" __global__ void __launch_bounds__(LANES)
@@ -211,13 +211,18 @@ extern "C" __global__ void __launch_bounds__(LANES)
             load(first + LANES * STEPS);
 #pragma unroll
             for (u32 s = 0; s < STEPS; ++s) {
-                const bool in = place[s] < SIZE;
-                const u32 turn = __popc(__match_any_sync(FULL, place[s]) & ((1u << lane) - 1));
-                for (u32 t = 0;; ++t) {
-                    if (in && turn == t) line[place[s]] = combine(line[place[s]], term[s]);
-                    __syncwarp();
-                    if (!__any_sync(FULL, in && turn > t)) break;
+                // The first lane of a place adds up those of the others.
+                const u32 same = __match_any_sync(FULL, place[s]);
+                const bool leads = place[s] < SIZE && (same & ((1u << lane) - 1)) == 0;
+                u32 others = leads ? same & (same - 1) : 0;
+                A sum = leads ? combine(line[place[s]], term[s]) : (A)0;
+                while (__any_sync(FULL, others != 0)) {
+                    const A next = __shfl_sync(FULL, term[s], others ? __ffs(others) - 1 : lane);
+                    if (others) sum = combine(sum, next);
+                    others &= others - 1;
                 }
+                if (leads) line[place[s]] = sum;
+                __syncwarp();
             }
         }
 
