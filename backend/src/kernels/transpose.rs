@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn images_go_to_channels_last_and_back_with_the_packs_that_each_side_allows() {
-        for (pixels, v) in [(7, 1), (14, 4), (28, 8), (56, 8)] {
+        for (pixels, v) in [(7usize, 1), (14, 4), (28, 8), (56, 8)] {
             let hw = pixels * pixels;
             let (tiles, channels) = (64 * hw.div_ceil(64) as u32 * 4, 256);
             let to = permuted(&[64, channels, pixels, pixels], &[0, 2, 3, 1]);
