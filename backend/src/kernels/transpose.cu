@@ -7,13 +7,14 @@
 // dtypes     any: bits are moved
 // requires   y a multiple of VL, and so are in's address, in_x and in's outer strides (in elements of T);
 //            x a multiple of VS, and so are out's address, out_y and out's outer strides; out and in do not overlap
-// launch     a block of 256 threads for each tile of TILE_X by TILE_Y, all of them in grid x: x first, then y, then the loops
+// launch     a block of 256 threads for each tile of TILE_X by TILE_Y, all of them in grid x: x first, then y, then the loops;
+//            8 blocks to a multiprocessor, in 32 registers a thread; 6 where a load is narrower than 4 bytes, which takes 40
 // bound      memory: 2 * n * sizeof(T) bytes
 //
-// A thread loads ROWS packs of neighbouring x, all its loads before the first store, and cuts them into units. A unit lies in
+// A thread loads ROWS packs of neighbouring x, up to 16 packs before the first store, and cuts them into units. A unit lies in
 // shared memory at [y][x / ROWS ^ swizzle(y)]: 32 banks, or 16 pairs of banks for 8 bytes. The swizzle is linear over bits,
 // and its values are such that neither the stores (a warp, or half a warp of 8-byte units, has consecutive packs of y and, if
-// those are fewer, consecutive x) nor the loads (consecutive packs of x, and consecutive y) meet in a bank, for every VL and VS.
+// those are few, consecutive x) nor the loads (consecutive packs of x, and consecutive y) meet in a bank, whatever VL and VS.
 
 #define THREADS 256
 #define MAX_OUTER 6
@@ -34,7 +35,8 @@ DEV int swizzle(int y) {
     return UNITS == 32 ? (y & 31) ^ (y & 32 ? 7 : 0) ^ (y & 64 ? 10 : 0) : (y & 15) ^ (y & 16 ? 1 : 0);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) transpose(T* out, const T* in, const __grid_constant__ Transpose s) {
+extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) * VL < 4 ? 6 : 8)
+    transpose(T* out, const T* in, const __grid_constant__ Transpose s) {
     __shared__ UNIT tile[TILE_Y][UNITS];
     const u32 above = s.tiles_x.div(blockIdx.x);
     u32 batch = s.tiles_y.div(above);
@@ -54,34 +56,39 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(T* out, const T*
     const int ny = s.y - y0 < TILE_Y ? (int)(s.y - y0) : TILE_Y;
 
     {
-        const int packs = TILE_Y / VL, step = THREADS / packs, loads = UNITS / step;
+        const int packs = TILE_Y / VL, step = THREADS / packs;
+        const int units = UNITS / step, together = units < 16 / ROWS ? units : 16 / ROWS;
         const int y = threadIdx.x % packs * VL, first = threadIdx.x / packs;
         if (y < ny) {
-            Pack<T, VL> from[loads][ROWS];
             const T* p = in + (i64)(first * ROWS) * s.in_x + y;
+#pragma unroll 1
+            for (int begin = 0; begin < units; begin += together) {
+                Pack<T, VL> from[together][ROWS];
 #pragma unroll
-            for (int i = 0; i < loads; ++i)
+                for (int i = 0; i < together; ++i)
 #pragma unroll
-                for (int r = 0; r < ROWS; ++r) {
-                    const int x = i * step * ROWS + r;
-                    if (first * ROWS + x < nx) {
-                        from[i][r].load(p + x * s.in_x);
-                    } else {
+                    for (int r = 0; r < ROWS; ++r) {
+                        const int x = i * step * ROWS + r;
+                        if ((first + begin * step) * ROWS + x < nx) {
+                            from[i][r].load(p + x * s.in_x);
+                        } else {
 #pragma unroll
-                        for (int k = 0; k < VL; ++k) from[i][r].v[k] = 0;
+                            for (int k = 0; k < VL; ++k) from[i][r].v[k] = 0;
+                        }
                     }
-                }
+                p += (i64)(together * step * ROWS) * s.in_x;
 #pragma unroll
-            for (int i = 0; i < loads; ++i) {
-                const int unit = first + i * step;
-                if (unit * ROWS >= nx) break;
-                const int at = unit ^ swizzle(y);
+                for (int i = 0; i < together; ++i) {
+                    const int unit = first + (begin + i) * step;
+                    if (unit * ROWS >= nx) break;
+                    const int at = unit ^ swizzle(y);
 #pragma unroll
-                for (int k = 0; k < VL; ++k) {
-                    UNIT all = 0;
+                    for (int k = 0; k < VL; ++k) {
+                        UNIT all = 0;
 #pragma unroll
-                    for (int r = 0; r < ROWS; ++r) all |= (UNIT)from[i][r].v[k] << (8 * (int)sizeof(T) * r);
-                    tile[y + k][at ^ swizzle(k)] = all;
+                        for (int r = 0; r < ROWS; ++r) all |= (UNIT)from[i][r].v[k] << (8 * (int)sizeof(T) * r);
+                        tile[y + k][at ^ swizzle(k)] = all;
+                    }
                 }
             }
         }
@@ -89,14 +96,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(T* out, const T*
     __syncthreads();
     {
         const int packs = TILE_X / VS, step = THREADS / packs;
+        const int rows = TILE_Y / step, together = rows < 8 ? rows : 8;
         const int x = threadIdx.x % packs * VS, first = threadIdx.x / packs;
         if (x >= nx) return;
-        T* p = out + (i64)first * s.out_y + x;
-#pragma unroll 8
-        for (int i = 0; i < TILE_Y / step; ++i) {
+#pragma unroll together
+        for (int i = 0; i < rows; ++i) {
             const int y = first + i * step;
-            if (y >= ny) break;
+            if (y >= ny) return;
             const UNIT* row = tile[y];
+            T* p = out + y * s.out_y + x;
 #if VS >= ROWS
             Pack<UNIT, VS / ROWS> pack;
 #pragma unroll
@@ -109,7 +117,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(T* out, const T*
             for (int k = 0; k < VS; ++k) pack.v[k] = (T)(bits >> (8 * (int)sizeof(T) * k));
             pack.store(p);
 #endif
-            p += step * s.out_y;
         }
     }
 }
