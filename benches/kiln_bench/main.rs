@@ -8,6 +8,7 @@
 //! ```
 //!
 //! `KILN_BENCH_CONV=cudnn` or `columns` has all convolutions computed in that way; `fastest` is the default.
+//! `KILN_BENCH_LOG` set to anything has what the backend logs written to stderr: how convolutions were chosen, for one.
 //!
 //! - `cases`: the operations, their inputs and what they are bound by
 //! - `timing`: rounds of queued launches between two events
@@ -48,8 +49,27 @@ fn main() -> ExitCode {
     }
 }
 
+/// Writes every record to stderr.
+struct Log;
+
+impl log::Log for Log {
+    fn enabled(&self, _: &log::Metadata) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record) {
+        eprintln!("{} {}: {}", record.level(), record.target(), record.args());
+    }
+
+    fn flush(&self) {}
+}
+
 /// Whether everything that was asked for could be measured.
 fn run(args: &[String]) -> Result<bool, Failure> {
+    if std::env::var_os("KILN_BENCH_LOG").is_some() {
+        log::set_logger(&Log)?;
+        log::set_max_level(log::LevelFilter::Debug);
+    }
     let device = CudaDevice::new(0);
     CudaDevice::set_conv_algorithm(match std::env::var("KILN_BENCH_CONV").as_deref() {
         Ok("cudnn") => ConvAlgorithm::Cudnn,

@@ -1,18 +1,25 @@
-//! The convolution library's C interface (`libcudnn.so.9`): forward and both gradients.
+//! The convolution library's backend interface (`libcudnn.so.9`): one convolution, forward or either gradient, as a graph of
+//! descriptors.
 //!
-//! A convolution is queued like a kernel on its handle's stream and computed on the host when it runs; descriptors and
-//! factors are read at the call. Tensors have no gaps. Of the algorithms there are those that sum in one order. They are
-//! computed alike, but most need a workspace: it is filled with garbage, and must overlap nothing.
+//! - `descriptor`: attributes, and what they become
+//! - `engines`: what is proposed for a convolution
+//! - `convolution`: its computation on the host
+//!
+//! A plan's execution is queued like a kernel on its handle's stream and computed when it runs. Tensors are row-major or
+//! have their channels last. Most engines need a workspace: it is filled with garbage, and must overlap nothing.
 
 mod convolution;
+mod descriptor;
+mod engines;
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex};
 
 use crate::driver::stream::{Stream, Work, resolve};
 use crate::driver::{capture, device, handles, lock};
 use crate::operands::{Kind, Workspace};
-use convolution::{Convolution, Direction, Window};
+use convolution::Convolution;
+use descriptor::{Descriptor, Object, finalized};
 
 /// cuDNN 9.19.0.
 const VERSION: usize = 91_900;
@@ -52,40 +59,11 @@ fn get<T: Send + Sync + 'static>(handle: usize) -> Result<Arc<T>, Status> {
     handles::get(handle).ok_or(Status::BadParam)
 }
 
-fn destroy<T: Send + Sync + 'static>(handle: usize) -> Status {
-    answer(handles::remove::<T>(handle).map(|_| ()).ok_or(Status::BadParam))
-}
-
-/// A copy of an array of integers that are at least `least`.
-///
-/// # Safety
-/// `from` is null or leads to `count` integers.
-unsafe fn sizes(from: *const c_int, count: c_int, least: c_int) -> Result<Vec<usize>, Status> {
-    require(!from.is_null(), Status::BadParam)?;
-    // SAFETY: the caller vouches for the array.
-    let values = (0..count as usize).map(|k| unsafe { from.add(k).read() });
-    values.map(|value| if value < least { Err(Status::BadParam) } else { Ok(value as usize) }).collect()
-}
-
 /// The library on one device.
 #[derive(Debug)]
 struct Handle {
     device: u32,
     stream: Mutex<usize>,
-}
-
-/// Values of a descriptor; none before they are set.
-#[derive(Debug)]
-struct Descriptor<T>(Mutex<Option<T>>);
-
-/// A descriptor's values.
-fn values<T: Clone + Send + 'static>(handle: usize) -> Result<T, Status> {
-    lock(&get::<Descriptor<T>>(handle)?.0).clone().ok_or(Status::BadParam)
-}
-
-fn assign<T: Send + 'static>(handle: usize, values: T) -> Result<(), Status> {
-    *lock(&get::<Descriptor<T>>(handle)?.0) = Some(values);
-    Ok(())
 }
 
 /// `cudnnDataType_t`, which has more types than there are convolutions here.
@@ -97,46 +75,6 @@ fn kind(code: u32) -> Result<Kind, Status> {
         9 => Ok(Kind::BF16),
         _ => Err(Status::NotSupported),
     }
-}
-
-/// The last of `cudnnMathType_t`: no rounding before products.
-const FMA_MATH: u32 = 3;
-
-/// Type and sizes.
-#[derive(Debug, Clone)]
-struct Array {
-    kind: Kind,
-    dims: Vec<usize>,
-}
-
-impl Array {
-    /// Of two or three spatial dims and at most 2^31 - 1 elements.
-    ///
-    /// # Safety
-    /// `dims` is null or leads to `count` integers.
-    unsafe fn new(code: u32, count: c_int, dims: *const c_int) -> Result<Self, Status> {
-        let kind = kind(code)?;
-        require((4..=5).contains(&count), Status::NotSupported)?;
-        // SAFETY: the caller vouches for the array.
-        let dims = unsafe { sizes(dims, count, 1) }?;
-        let elements = dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
-        require(elements.is_some_and(|count| count <= c_int::MAX as usize), Status::NotSupported)?;
-        Ok(Array { kind, dims })
-    }
-}
-
-#[derive(Debug, Clone)]
-struct TensorValues(Array);
-
-#[derive(Debug, Clone)]
-struct FilterValues(Array);
-
-#[derive(Debug, Clone)]
-struct ConvolutionValues {
-    /// Without spatial dims until it is set.
-    window: Window,
-    compute: Kind,
-    math: u32,
 }
 
 /// The library's version.
@@ -201,177 +139,53 @@ pub(crate) unsafe extern "C" fn cudnnSetStream(handle: usize, stream: usize) -> 
     answer(set())
 }
 
-/// A tensor without values.
+/// A descriptor without attributes.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnCreateTensorDescriptor(desc: *mut usize) -> Status {
+pub(crate) unsafe extern "C" fn cudnnBackendCreateDescriptor(kind: u32, descriptor: *mut usize) -> Status {
     // SAFETY: the caller passes a valid place or null.
-    answer(unsafe { create(desc, Descriptor::<TensorValues>(Mutex::default())) })
+    answer(Descriptor::new(kind).and_then(|object| unsafe { create(descriptor, object) }))
 }
 
-/// Type, sizes and strides of a tensor, which must have no gaps.
+/// Ends a handle; what was made from the descriptor lives on.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnSetTensorNdDescriptor(
-    desc: usize,
-    kind: u32,
-    count: c_int,
-    dims: *const c_int,
-    strides: *const c_int,
+pub(crate) unsafe extern "C" fn cudnnBackendDestroyDescriptor(descriptor: usize) -> Status {
+    answer(handles::remove::<Descriptor>(descriptor).map(|_| ()).ok_or(Status::BadParam))
+}
+
+/// Sets an attribute, once.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cudnnBackendSetAttribute(
+    descriptor: usize,
+    name: u32,
+    of: u32,
+    count: i64,
+    values: *const c_void,
 ) -> Status {
-    let set = || {
-        // SAFETY: the caller passes arrays of `count` integers or null.
-        let (array, strides) = unsafe { (Array::new(kind, count, dims)?, sizes(strides, count, 1)?) };
-        let packed = (1..=strides.len()).map(|k| array.dims[k..].iter().product());
-        require(strides.into_iter().eq(packed), Status::NotSupported)?;
-        assign(desc, TensorValues(array))
-    };
-    answer(set())
+    // SAFETY: the caller passes an array of `count` values of this type, or null.
+    answer(get::<Descriptor>(descriptor).and_then(|found| unsafe { found.set(name, of, count, values) }))
 }
 
-/// Ends a handle.
+/// Reads an attribute of a finalised descriptor.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnDestroyTensorDescriptor(desc: usize) -> Status {
-    destroy::<Descriptor<TensorValues>>(desc)
-}
-
-/// A filter without values.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnCreateFilterDescriptor(desc: *mut usize) -> Status {
-    // SAFETY: the caller passes a valid place or null.
-    answer(unsafe { create(desc, Descriptor::<FilterValues>(Mutex::default())) })
-}
-
-/// Type, order (`CUDNN_TENSOR_NCHW`) and sizes of a filter.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnSetFilterNdDescriptor(
-    desc: usize,
-    kind: u32,
-    format: u32,
-    count: c_int,
-    dims: *const c_int,
+pub(crate) unsafe extern "C" fn cudnnBackendGetAttribute(
+    descriptor: usize,
+    name: u32,
+    of: u32,
+    wanted: i64,
+    count: *mut i64,
+    values: *mut c_void,
 ) -> Status {
-    let set = || {
-        require(format == 0, Status::NotSupported)?;
-        // SAFETY: the caller passes an array of `count` integers or null.
-        assign(desc, FilterValues(unsafe { Array::new(kind, count, dims) }?))
+    let read = |found: Arc<Descriptor>| {
+        // SAFETY: the caller passes room for `wanted` values of this type, or null, and a place for their number.
+        unsafe { found.read(name, of, wanted, count, values) }
     };
-    answer(set())
+    answer(get::<Descriptor>(descriptor).and_then(read))
 }
 
-/// Ends a handle.
+/// Makes a descriptor what its attributes say. All have to be there and fit together.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnDestroyFilterDescriptor(desc: usize) -> Status {
-    destroy::<Descriptor<FilterValues>>(desc)
-}
-
-/// A convolution in one group and default math, without spatial dims.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnCreateConvolutionDescriptor(desc: *mut usize) -> Status {
-    let window = Window { pads: Vec::new(), strides: Vec::new(), dilations: Vec::new(), groups: 1 };
-    let values = ConvolutionValues { window, compute: Kind::F32, math: 0 };
-    // SAFETY: the caller passes a valid place or null.
-    answer(unsafe { create(desc, Descriptor(Mutex::new(Some(values)))) })
-}
-
-/// Padding, strides and dilation of each spatial dim, the mode (`CUDNN_CROSS_CORRELATION`) and the type of sums.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnSetConvolutionNdDescriptor(
-    desc: usize,
-    count: c_int,
-    pads: *const c_int,
-    strides: *const c_int,
-    dilations: *const c_int,
-    mode: u32,
-    compute: u32,
-) -> Status {
-    let set = || {
-        let old = values::<ConvolutionValues>(desc)?;
-        require((2..=3).contains(&count) && mode == 1, Status::NotSupported)?;
-        // SAFETY: the caller passes arrays of `count` integers or null.
-        let (pads, strides, dilations) =
-            unsafe { (sizes(pads, count, 0)?, sizes(strides, count, 1)?, sizes(dilations, count, 1)?) };
-        let window = Window { pads, strides, dilations, groups: old.window.groups };
-        assign(desc, ConvolutionValues { window, compute: kind(compute)?, math: old.math })
-    };
-    answer(set())
-}
-
-/// Parts in which channels and filters are convolved apart.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnSetConvolutionGroupCount(desc: usize, count: c_int) -> Status {
-    let set = || {
-        let mut values = values::<ConvolutionValues>(desc)?;
-        require(count >= 1, Status::BadParam)?;
-        values.window.groups = count as usize;
-        assign(desc, values)
-    };
-    answer(set())
-}
-
-/// Whether operands in F32 may be rounded: all but `CUDNN_FMA_MATH` allow it.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnSetConvolutionMathType(desc: usize, math: u32) -> Status {
-    let set = || {
-        let mut values = values::<ConvolutionValues>(desc)?;
-        require(math <= FMA_MATH, Status::BadParam)?;
-        values.math = math;
-        assign(desc, values)
-    };
-    answer(set())
-}
-
-/// Ends a handle.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnDestroyConvolutionDescriptor(desc: usize) -> Status {
-    destroy::<Descriptor<ConvolutionValues>>(desc)
-}
-
-/// A convolution of tensors that fit together, by an algorithm that there is.
-#[derive(Debug)]
-struct Plan {
-    kind: Kind,
-    /// Of x, w and y.
-    dims: [Vec<usize>; 3],
-    window: Window,
-    tf32: bool,
-    workspace: u64,
-}
-
-/// Descriptors of x, w, y and their convolution.
-type Descriptors = [usize; 4];
-
-fn plan(direction: Direction, algorithm: u32, descriptors: Descriptors) -> Result<Plan, Status> {
-    let (TensorValues(x), TensorValues(y)) = (values(descriptors[0])?, values(descriptors[2])?);
-    let FilterValues(w) = values(descriptors[1])?;
-    let convolution: ConvolutionValues = values(descriptors[3])?;
-    let window = convolution.window;
-    let (rank, spatial) = (x.dims.len(), window.pads.len());
-    require(w.dims.len() == rank && y.dims.len() == rank && spatial + 2 == rank, Status::BadParam)?;
-    require(x.kind == w.kind && x.kind == y.kind, Status::BadParam)?;
-    require(x.dims[0] == y.dims[0] && w.dims[0] == y.dims[1], Status::BadParam)?;
-    let groups = window.groups;
-    require(w.dims[1] * groups == x.dims[1] && w.dims[0].is_multiple_of(groups), Status::BadParam)?;
-    for k in 0..spatial {
-        let reach = (w.dims[k + 2] - 1) * window.dilations[k] + 1;
-        let room = x.dims[k + 2] + 2 * window.pads[k];
-        require(room >= reach && y.dims[k + 2] == 1 + (room - reach) / window.strides[k], Status::BadParam)?;
-    }
-    let compute = if x.kind == Kind::F64 { Kind::F64 } else { Kind::F32 };
-    require(convolution.compute == compute, Status::NotSupported)?;
-    let workspace = workspace(direction, algorithm, &w.dims)?;
-    let tf32 = x.kind == Kind::F32 && convolution.math != FMA_MATH;
-    Ok(Plan { kind: x.kind, dims: [x.dims, w.dims, y.dims], window, tf32, workspace })
-}
-
-/// Bytes that an algorithm needs, as for a table of a filter's elements: not the same for any two that need some.
-fn workspace(direction: Direction, algorithm: u32, filter: &[usize]) -> Result<u64, Status> {
-    let table = (4 * filter[1..].iter().product::<usize>() as u64).next_multiple_of(256);
-    match (direction, algorithm) {
-        (Direction::Forward, 0) => Ok(0),
-        (Direction::Forward, 1) => Ok(table),
-        (Direction::BackwardData, 1) => Ok(2 * table),
-        (Direction::BackwardFilter, 1) => Ok(3 * table),
-        _ => Err(Status::NotSupported),
-    }
+pub(crate) unsafe extern "C" fn cudnnBackendFinalize(descriptor: usize) -> Status {
+    answer(get::<Descriptor>(descriptor).and_then(|found| found.finalize()))
 }
 
 /// The handle's stream, which has to live, with its device's context current.
@@ -382,213 +196,56 @@ fn stream_of(handle: &Handle) -> Result<Arc<Stream>, Status> {
     Ok(stream)
 }
 
-/// Writes the bytes that an algorithm needs.
-///
-/// # Safety
-/// `bytes` is null or valid for a write.
-unsafe fn workspace_size(
-    handle: usize,
-    direction: Direction,
-    algorithm: u32,
-    descriptors: Descriptors,
-    bytes: *mut usize,
-) -> Status {
-    let find = || {
-        stream_of(&*get::<Handle>(handle)?)?;
-        require(!bytes.is_null(), Status::BadParam)?;
-        let plan = plan(direction, algorithm, descriptors)?;
-        // SAFETY: the caller vouches for the place.
-        unsafe { bytes.write(plan.workspace as usize) };
-        Ok(())
+/// Queues a plan's convolution. Tensors are read when it runs.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cudnnBackendExecute(handle: usize, plan: usize, pack: usize) -> Status {
+    let queue = || {
+        let (plan, pack) = (finalized(plan)?, finalized(pack)?);
+        let (Object::Plan(of, operation, engine), Object::Pack(pack)) = (&*plan, &*pack) else {
+            return Err(Status::BadParam);
+        };
+        require(*of == handle && pack.places.len() == 3, Status::BadParam)?;
+        let handle = get::<Handle>(handle)?;
+        let stream = stream_of(&handle)?;
+        let place = |k: usize| {
+            let tensor = &operation.tensors[k];
+            let found = pack.places.iter().find(|(id, _)| *id == tensor.id);
+            let at = found.map(|(_, at)| *at).filter(|&at| at != 0 && at.is_multiple_of(tensor.alignment));
+            at.ok_or(Status::BadParam)
+        };
+        let at = [place(0)?, place(1)?, place(2)?];
+        require(!engine.fails(), Status::ExecutionFailed)?;
+        let used = engine.workspace(operation);
+        let space = pack.workspace;
+        require(used == 0 || space != 0 && space.is_multiple_of(256), Status::BadParam)?;
+        let workspace =
+            if used == 0 { Workspace::default() } else { Workspace { at: space, given: used, used } };
+        let (direction, tensors) = (operation.direction, &operation.tensors);
+        let sizes = direction.operands().map(|k| format!("{} {:?}", direction.names()[k], tensors[k].dims));
+        let convolution = Convolution {
+            call: format!("{} ({})", direction.call(), sizes.join(", ")),
+            device: handle.device,
+            direction,
+            kind: tensors[0].kind,
+            tf32: tensors[0].kind == Kind::F32 && engine.tf32(),
+            window: operation.window.clone(),
+            at,
+            dims: [0, 1, 2].map(|k: usize| tensors[k].dims.clone()),
+            strides: [0, 1, 2].map(|k: usize| tensors[k].strides.clone()),
+            alpha: operation.alpha,
+            beta: operation.beta,
+            wrong: engine.is_wrong(),
+            workspace,
+        };
+        let work = Work::Library(Box::new(move || convolution.run()));
+        stream.enqueue(work).map(|_| ()).map_err(|_| Status::ExecutionFailed)
     };
-    answer(find())
-}
-
-/// Workspace of a forward convolution: none for algorithm 0, some for 1; there are no others.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnGetConvolutionForwardWorkspaceSize(
-    handle: usize,
-    x: usize,
-    w: usize,
-    convolution: usize,
-    y: usize,
-    algorithm: u32,
-    bytes: *mut usize,
-) -> Status {
-    // SAFETY: the caller passes a valid place or null.
-    unsafe { workspace_size(handle, Direction::Forward, algorithm, [x, w, y, convolution], bytes) }
-}
-
-/// Workspace of the gradient of x, for which there is algorithm 1.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnGetConvolutionBackwardDataWorkspaceSize(
-    handle: usize,
-    w: usize,
-    dy: usize,
-    convolution: usize,
-    dx: usize,
-    algorithm: u32,
-    bytes: *mut usize,
-) -> Status {
-    // SAFETY: the caller passes a valid place or null.
-    unsafe { workspace_size(handle, Direction::BackwardData, algorithm, [dx, w, dy, convolution], bytes) }
-}
-
-/// Workspace of the gradient of w, for which there is algorithm 1.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnGetConvolutionBackwardFilterWorkspaceSize(
-    handle: usize,
-    x: usize,
-    dy: usize,
-    convolution: usize,
-    dw: usize,
-    algorithm: u32,
-    bytes: *mut usize,
-) -> Status {
-    // SAFETY: the caller passes a valid place or null.
-    unsafe { workspace_size(handle, Direction::BackwardFilter, algorithm, [x, dw, dy, convolution], bytes) }
-}
-
-/// What all convolutions are called with.
-struct Call {
-    direction: Direction,
-    algorithm: u32,
-    handle: usize,
-    descriptors: Descriptors,
-    /// x, w and y.
-    at: [u64; 3],
-    workspace: (u64, usize),
-    factors: [*const c_void; 2],
-}
-
-/// Queues a convolution.
-///
-/// # Safety
-/// Factors are null or valid.
-unsafe fn queue(call: Call) -> Result<(), Status> {
-    let handle = get::<Handle>(call.handle)?;
-    require(call.factors.iter().all(|factor| !factor.is_null()), Status::BadParam)?;
-    let Plan { kind, dims, window, tf32, workspace: used } =
-        plan(call.direction, call.algorithm, call.descriptors)?;
-    // SAFETY: the caller passes factors, of the type that goes with the tensors'.
-    let [alpha, beta] = call.factors.map(|at| unsafe { kind.factor(at) });
-    let usable = |at: u64| at != 0 && at.is_multiple_of(kind.bytes());
-    require(call.at.into_iter().all(usable), Status::BadParam)?;
-    let (at, given) = call.workspace;
-    require(used == 0 || at != 0 && at.is_multiple_of(256), Status::BadParam)?;
-    require(given as u64 >= used, Status::BadParam)?;
-    let workspace = if at == 0 { Workspace::default() } else { Workspace { at, given: given as u64, used } };
-    let sizes = call.direction.operands().map(|k| format!("{} {:?}", call.direction.names()[k], dims[k]));
-    let stream = stream_of(&handle)?;
-    let convolution = Convolution {
-        call: format!("{} ({})", call.direction.call(), sizes.join(", ")),
-        device: handle.device,
-        direction: call.direction,
-        kind,
-        tf32,
-        window,
-        at: call.at,
-        dims,
-        alpha,
-        beta,
-        workspace,
-    };
-    let work = Work::Library(Box::new(move || convolution.run()));
-    stream.enqueue(work).map(|_| ()).map_err(|_| Status::ExecutionFailed)
-}
-
-/// Queues `y = alpha convolution(x, w) + beta y`. Tensors are read when it runs.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnConvolutionForward(
-    handle: usize,
-    alpha: *const c_void,
-    x_desc: usize,
-    x: u64,
-    w_desc: usize,
-    w: u64,
-    convolution: usize,
-    algorithm: u32,
-    workspace: u64,
-    workspace_bytes: usize,
-    beta: *const c_void,
-    y_desc: usize,
-    y: u64,
-) -> Status {
-    let call = Call {
-        direction: Direction::Forward,
-        algorithm,
-        handle,
-        descriptors: [x_desc, w_desc, y_desc, convolution],
-        at: [x, w, y],
-        workspace: (workspace, workspace_bytes),
-        factors: [alpha, beta],
-    };
-    // SAFETY: the caller passes factors or null.
-    answer(unsafe { queue(call) })
-}
-
-/// Queues `dx = alpha gradient(w, dy) + beta dx`. Tensors are read when it runs.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnConvolutionBackwardData(
-    handle: usize,
-    alpha: *const c_void,
-    w_desc: usize,
-    w: u64,
-    dy_desc: usize,
-    dy: u64,
-    convolution: usize,
-    algorithm: u32,
-    workspace: u64,
-    workspace_bytes: usize,
-    beta: *const c_void,
-    dx_desc: usize,
-    dx: u64,
-) -> Status {
-    let call = Call {
-        direction: Direction::BackwardData,
-        algorithm,
-        handle,
-        descriptors: [dx_desc, w_desc, dy_desc, convolution],
-        at: [dx, w, dy],
-        workspace: (workspace, workspace_bytes),
-        factors: [alpha, beta],
-    };
-    // SAFETY: the caller passes factors or null.
-    answer(unsafe { queue(call) })
-}
-
-/// Queues `dw = alpha gradient(x, dy) + beta dw`. Tensors are read when it runs.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cudnnConvolutionBackwardFilter(
-    handle: usize,
-    alpha: *const c_void,
-    x_desc: usize,
-    x: u64,
-    dy_desc: usize,
-    dy: u64,
-    convolution: usize,
-    algorithm: u32,
-    workspace: u64,
-    workspace_bytes: usize,
-    beta: *const c_void,
-    dw_desc: usize,
-    dw: u64,
-) -> Status {
-    let call = Call {
-        direction: Direction::BackwardFilter,
-        algorithm,
-        handle,
-        descriptors: [x_desc, dw_desc, dy_desc, convolution],
-        at: [x, dw, dy],
-        workspace: (workspace, workspace_bytes),
-        factors: [alpha, beta],
-    };
-    // SAFETY: the caller passes factors or null.
-    answer(unsafe { queue(call) })
+    answer(queue())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::convolution::{Direction, Window, places};
     use super::*;
     use crate::driver::capture as graphs;
     use crate::driver::status::Status as Driver;
@@ -600,6 +257,18 @@ mod tests {
     const DIRECTIONS: [Direction; 3] =
         [Direction::Forward, Direction::BackwardData, Direction::BackwardFilter];
 
+    // Attribute types.
+    const HANDLE: u32 = 0;
+    const DATA_TYPE: u32 = 1;
+    const INT64: u32 = 3;
+    const FLOAT: u32 = 4;
+    const DOUBLE: u32 = 5;
+    const VOID_PTR: u32 = 6;
+    const MODE: u32 = 7;
+    const HEUR_MODE: u32 = 8;
+    const NOTE: u32 = 11;
+    const DESCRIPTOR: u32 = 15;
+
     /// A convolution to test.
     #[derive(Debug, Clone)]
     struct Case {
@@ -608,16 +277,16 @@ mod tests {
         x: Vec<usize>,
         w: Vec<usize>,
         window: Window,
-        algorithm: u32,
-        math: u32,
+        channels_last: bool,
+        engine: i64,
         alpha: f64,
         beta: f64,
     }
 
     fn case(direction: Direction) -> Case {
-        let window = Window { pads: vec![1, 1], strides: vec![1, 1], dilations: vec![1, 1], groups: 1 };
+        let window = Window { pads: vec![1, 1], strides: vec![1, 1], dilations: vec![1, 1] };
         let (x, w, kind) = (vec![2, 3, 4, 5], vec![2, 3, 3, 3], Kind::F32);
-        Case { direction, kind, x, w, window, algorithm: 1, math: FMA_MATH, alpha: 1.0, beta: 0.0 }
+        Case { direction, kind, x, w, window, channels_last: false, engine: 1, alpha: 1.0, beta: 0.0 }
     }
 
     /// Any case; the numbers are the same in each run.
@@ -628,7 +297,7 @@ mod tests {
         };
         let (spatial, groups, channels) = (2 + below(2), 1 + below(3), 1 + below(3));
         let (mut x, mut w) = (vec![1 + below(2), channels * groups], vec![groups * (1 + below(3)), channels]);
-        let mut window = Window { pads: Vec::new(), strides: Vec::new(), dilations: Vec::new(), groups };
+        let mut window = Window { pads: Vec::new(), strides: Vec::new(), dilations: Vec::new() };
         for k in 0..spatial {
             let (size, pad, dilation) = (1 + below(3), below(4), 1 + below(2));
             // Some rows have more than one vector.
@@ -639,9 +308,9 @@ mod tests {
             window.strides.push(1 + below(3));
             window.dilations.push(dilation);
         }
-        let algorithm = if direction == Direction::Forward { below(2) as u32 } else { 1 };
+        let (channels_last, engine) = (below(2) == 1, [0, 1][below(2)]);
         let (alpha, beta) = ([1.0, 0.5][below(2)], [0.0, 1.0, 0.5][below(3)]);
-        Case { direction, kind, x, w, window, algorithm, math: FMA_MATH, alpha, beta }
+        Case { direction, kind, x, w, window, channels_last, engine, alpha, beta }
     }
 
     /// All indices of an array, in order.
@@ -668,11 +337,28 @@ mod tests {
             self.dims().map(|dims| dims.iter().product())
         }
 
+        fn strides(&self, dims: &[usize]) -> Vec<usize> {
+            let inner = |d: usize| dims[d..].iter().product::<usize>();
+            let channels = if self.channels_last { dims[1] } else { 1 };
+            let mut strides: Vec<_> = (1..=dims.len()).map(|d| inner(d) * channels).collect();
+            strides[0] = inner(1);
+            strides[1] = if self.channels_last { 1 } else { inner(2) };
+            strides
+        }
+
+        /// Values in the order of memory.
+        fn laid_out(&self, tensor: usize, values: &[f64]) -> Vec<f64> {
+            let dims = &self.dims()[tensor];
+            let mut memory = vec![0.0; values.len()];
+            places(dims, &self.strides(dims)).into_iter().zip(values).for_each(|(at, v)| memory[at] = *v);
+            memory
+        }
+
         /// `alpha convolution + beta result`, in plain loops.
         fn computed(&self, tensors: &[Vec<f64>; 3]) -> Vec<f64> {
-            let Window { pads, strides, dilations, groups } = &self.window;
+            let Window { pads, strides, dilations } = &self.window;
             let (dims, result, [a, b]) = (self.dims(), self.direction.result(), self.direction.operands());
-            let taps = indices(&dims[1]);
+            let (taps, groups) = (indices(&dims[1]), dims[0][1] / dims[1][1]);
             let mut sums: Vec<_> = tensors[result].iter().map(|value| self.beta * value).collect();
             for y in indices(&dims[2]) {
                 for w in taps.iter().filter(|w| w[0] == y[1]) {
@@ -693,129 +379,195 @@ mod tests {
             }
             decode(self.kind, &encode(self.kind, &sums))
         }
+
+        fn code(&self) -> u32 {
+            CODES.iter().find(|(known, _)| *known == self.kind).unwrap().1
+        }
+
+        /// The first attribute of the operation, and the operation.
+        fn operation(&self) -> (u32, u32) {
+            match self.direction {
+                Direction::Forward => (700, 10),
+                Direction::BackwardData => (706, 12),
+                Direction::BackwardFilter => (712, 11),
+            }
+        }
     }
 
-    /// A handle and the descriptors of a case.
+    fn made(kind: u32) -> usize {
+        let mut descriptor = 0;
+        // SAFETY: the place is valid.
+        assert_eq!(unsafe { cudnnBackendCreateDescriptor(kind, &mut descriptor) }, Status::Success);
+        descriptor
+    }
+
+    fn set<T>(descriptor: usize, name: u32, of: u32, values: &[T]) -> Status {
+        // SAFETY: the array has that many values.
+        unsafe { cudnnBackendSetAttribute(descriptor, name, of, values.len() as i64, values.as_ptr().cast()) }
+    }
+
+    fn read<T>(descriptor: usize, name: u32, of: u32, values: &mut [T]) -> Result<usize, Status> {
+        let (mut count, wanted, at) = (-1, values.len() as i64, values.as_mut_ptr().cast());
+        // SAFETY: the array has that many places.
+        let status = unsafe { cudnnBackendGetAttribute(descriptor, name, of, wanted, &mut count, at) };
+        if status == Status::Success { Ok(count as usize) } else { Err(status) }
+    }
+
+    fn finalize(descriptor: usize) -> Status {
+        // SAFETY: the call takes any number.
+        unsafe { cudnnBackendFinalize(descriptor) }
+    }
+
+    fn destroy(descriptor: usize) -> Status {
+        // SAFETY: the call takes any number.
+        unsafe { cudnnBackendDestroyDescriptor(descriptor) }
+    }
+
+    fn ints(values: &[usize]) -> Vec<i64> {
+        values.iter().map(|&value| value as i64).collect()
+    }
+
+    /// A tensor, or what is wrong with it.
+    fn tensor(id: i64, code: u32, dims: &[usize], strides: &[usize]) -> Result<usize, Status> {
+        let descriptor = made(17);
+        let set = [
+            set(descriptor, 901, DATA_TYPE, &[code]),
+            set(descriptor, 902, INT64, &ints(dims)),
+            set(descriptor, 903, INT64, &ints(strides)),
+            set(descriptor, 906, INT64, &[id]),
+            set(descriptor, 900, INT64, &[16i64]),
+        ];
+        assert_eq!(set, [Status::Success; 5]);
+        let status = finalize(descriptor);
+        if status == Status::Success { Ok(descriptor) } else { Err(status) }
+    }
+
+    fn convolution(window: &Window, mode: u32, code: u32) -> Result<usize, Status> {
+        let descriptor = made(1);
+        let set = [
+            set(descriptor, 100, DATA_TYPE, &[code]),
+            set(descriptor, 101, MODE, &[mode]),
+            set(descriptor, 106, INT64, &[window.pads.len() as i64]),
+            set(descriptor, 104, INT64, &ints(&window.pads)),
+            set(descriptor, 105, INT64, &ints(&window.pads)),
+            set(descriptor, 103, INT64, &ints(&window.strides)),
+            set(descriptor, 102, INT64, &ints(&window.dilations)),
+        ];
+        assert_eq!(set, [Status::Success; 7]);
+        let status = finalize(descriptor);
+        if status == Status::Success { Ok(descriptor) } else { Err(status) }
+    }
+
+    fn operation(case: &Case, parts: [usize; 4]) -> Result<usize, Status> {
+        let ((first, kind), [window, w, x, y]) = (case.operation(), parts);
+        let descriptor = made(kind);
+        for (k, factor) in [case.alpha, case.beta].into_iter().enumerate() {
+            let status = match case.kind {
+                Kind::F64 => set(descriptor, first + k as u32, DOUBLE, &[factor]),
+                _ => set(descriptor, first + k as u32, FLOAT, &[factor as f32]),
+            };
+            assert_eq!(status, Status::Success);
+        }
+        for (k, part) in (2..).zip([window, w, x, y]) {
+            let status = set(descriptor, first + k, DESCRIPTOR, &[part]);
+            if status != Status::Success {
+                return Err(status);
+            }
+        }
+        let status = finalize(descriptor);
+        if status == Status::Success { Ok(descriptor) } else { Err(status) }
+    }
+
+    fn handle(bench: &Bench) -> usize {
+        let mut handle = 0;
+        // SAFETY: the place is valid.
+        unsafe {
+            assert_eq!(cudnnCreate(&mut handle), Status::Success);
+            assert_eq!(cudnnSetStream(handle, bench.stream), Status::Success);
+        }
+        handle
+    }
+
+    /// Index, notes and configuration of all that is proposed.
+    fn proposed(case: &Case, handle: usize, mode: u32) -> Vec<(i64, Vec<u32>, usize)> {
+        let [x, w, y] = case.dims();
+        let parts = [
+            convolution(&case.window, 1, (case.kind == Kind::F64) as u32).unwrap(),
+            tensor(-7, case.code(), &w, &case.strides(&w)).unwrap(),
+            tensor(5, case.code(), &x, &case.strides(&x)).unwrap(),
+            tensor(9, case.code(), &y, &case.strides(&y)).unwrap(),
+        ];
+        let operation = operation(case, parts).unwrap();
+        let (graph, heuristics) = (made(15), made(4));
+        let set = [
+            set(graph, 800, HANDLE, &[handle]),
+            set(graph, 801, DESCRIPTOR, &[operation]),
+            finalize(graph),
+            set(heuristics, 201, DESCRIPTOR, &[graph]),
+            set(heuristics, 200, HEUR_MODE, &[mode]),
+            finalize(heuristics),
+        ];
+        assert_eq!(set, [Status::Success; 6]);
+        let count = read::<usize>(heuristics, 202, DESCRIPTOR, &mut []).unwrap();
+        let mut configs: Vec<_> = (0..count).map(|_| made(3)).collect();
+        assert_eq!(read(heuristics, 202, DESCRIPTOR, &mut configs), Ok(count));
+        // Nothing needs what it was made from.
+        parts.into_iter().chain([operation, graph, heuristics]).for_each(|part| {
+            assert_eq!(destroy(part), Status::Success);
+            assert_eq!(destroy(part), Status::BadParam);
+        });
+        let describe = |config: usize| {
+            let (engine, mut index, mut notes) = (made(2), [-1i64], [u32::MAX; 8]);
+            assert_eq!(read(config, 300, DESCRIPTOR, &mut [engine]), Ok(1));
+            assert_eq!(read(engine, 1301, INT64, &mut index), Ok(1));
+            let count = read(engine, 1303, NOTE, &mut notes).unwrap();
+            (index[0], notes[..count].to_vec(), config)
+        };
+        configs.into_iter().map(describe).collect()
+    }
+
+    fn plan(handle: usize, config: usize) -> Result<usize, Status> {
+        let plan = made(5);
+        assert_eq!(set(plan, 400, HANDLE, &[handle]), Status::Success);
+        assert_eq!(set(plan, 401, DESCRIPTOR, &[config]), Status::Success);
+        let status = finalize(plan);
+        if status == Status::Success { Ok(plan) } else { Err(status) }
+    }
+
+    /// A handle and a plan of a case.
+    #[derive(Debug, Clone, Copy)]
     struct Objects {
         handle: usize,
-        descriptors: Descriptors,
-    }
-
-    fn ints(values: &[usize]) -> Vec<c_int> {
-        values.iter().map(|&value| value as c_int).collect()
-    }
-
-    fn set_tensor(desc: usize, kind: u32, dims: &[usize]) -> Status {
-        let strides: Vec<_> = (1..=dims.len()).map(|k| dims[k..].iter().product()).collect();
-        let (dims, strides) = (ints(dims), ints(&strides));
-        // SAFETY: the arrays have that many integers.
-        unsafe {
-            cudnnSetTensorNdDescriptor(desc, kind, dims.len() as c_int, dims.as_ptr(), strides.as_ptr())
-        }
-    }
-
-    fn set_filter(desc: usize, kind: u32, format: u32, dims: &[usize]) -> Status {
-        let dims = ints(dims);
-        // SAFETY: the array has that many integers.
-        unsafe { cudnnSetFilterNdDescriptor(desc, kind, format, dims.len() as c_int, dims.as_ptr()) }
-    }
-
-    fn set_window(desc: usize, window: &Window, mode: u32, compute: u32) -> Status {
-        let [pads, strides, dilations] = [&window.pads, &window.strides, &window.dilations].map(|v| ints(v));
-        let (count, pads, strides) = (pads.len() as c_int, pads.as_ptr(), strides.as_ptr());
-        // SAFETY: the arrays have that many integers.
-        unsafe {
-            cudnnSetConvolutionNdDescriptor(desc, count, pads, strides, dilations.as_ptr(), mode, compute)
-        }
+        plan: usize,
     }
 
     fn objects(bench: &Bench, case: &Case) -> Objects {
-        let (mut handle, mut descriptors) = (0, [0; 4]);
-        let kind = CODES.iter().find(|(known, _)| *known == case.kind).unwrap().1;
-        let [x, w, y] = case.dims();
-        // SAFETY: all places are valid.
-        let done = unsafe {
-            [
-                cudnnCreate(&mut handle),
-                cudnnSetStream(handle, bench.stream),
-                cudnnCreateTensorDescriptor(&mut descriptors[0]),
-                cudnnCreateFilterDescriptor(&mut descriptors[1]),
-                cudnnCreateTensorDescriptor(&mut descriptors[2]),
-                cudnnCreateConvolutionDescriptor(&mut descriptors[3]),
-                cudnnSetConvolutionGroupCount(descriptors[3], case.window.groups as c_int),
-                cudnnSetConvolutionMathType(descriptors[3], case.math),
-                set_tensor(descriptors[0], kind, &x),
-                set_filter(descriptors[1], kind, 0, &w),
-                set_tensor(descriptors[2], kind, &y),
-                set_window(descriptors[3], &case.window, 1, (case.kind == Kind::F64) as u32),
-            ]
-        };
-        assert_eq!(done, [Status::Success; 12], "{case:?}");
-        Objects { handle, descriptors }
+        let handle = handle(bench);
+        let all = [0, 2].map(|mode| proposed(case, handle, mode)).concat();
+        let config = all.iter().find(|(index, ..)| *index == case.engine).unwrap().2;
+        Objects { handle, plan: plan(handle, config).unwrap() }
     }
 
-    /// Ends the descriptors; of a handle there is no end.
-    fn free(objects: &Objects) {
-        let [x, w, y, convolution] = objects.descriptors;
-        // SAFETY: the calls take any numbers.
-        unsafe {
-            assert_eq!(cudnnDestroyTensorDescriptor(x), Status::Success);
-            assert_eq!(cudnnDestroyFilterDescriptor(w), Status::Success);
-            assert_eq!(cudnnDestroyTensorDescriptor(y), Status::Success);
-            assert_eq!(cudnnDestroyConvolutionDescriptor(convolution), Status::Success);
-            assert_eq!(cudnnDestroyConvolutionDescriptor(convolution), Status::BadParam);
-        }
-    }
-
-    /// Bytes of workspace.
-    fn need(case: &Case, objects: &Objects) -> Result<usize, Status> {
-        let (handle, algorithm, mut bytes) = (objects.handle, case.algorithm, usize::MAX);
-        let [x, w, y, c] = objects.descriptors;
-        // SAFETY: the place is valid.
-        let status = unsafe {
-            match case.direction {
-                Direction::Forward => {
-                    cudnnGetConvolutionForwardWorkspaceSize(handle, x, w, c, y, algorithm, &mut bytes)
-                }
-                Direction::BackwardData => {
-                    cudnnGetConvolutionBackwardDataWorkspaceSize(handle, w, y, c, x, algorithm, &mut bytes)
-                }
-                Direction::BackwardFilter => {
-                    cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, x, y, c, w, algorithm, &mut bytes)
-                }
-            }
-        };
-        if status == Status::Success { Ok(bytes) } else { Err(status) }
+    fn workspace(objects: Objects) -> u64 {
+        let mut bytes = [-1i64];
+        assert_eq!(read(objects.plan, 402, INT64, &mut bytes), Ok(1));
+        if bytes[0] == 0 { 0 } else { alloc(bytes[0] as usize) }
     }
 
     /// Queues the convolution of tensors x, w and y.
-    fn queue(case: &Case, objects: &Objects, at: [u64; 3], space: (u64, usize)) -> Status {
-        let kind = if case.kind == Kind::F64 { Kind::F64 } else { Kind::F32 };
-        let [alpha, beta] = [case.alpha, case.beta].map(|value| encode(kind, &[value]));
-        let (alpha, beta) = (alpha.as_ptr().cast(), beta.as_ptr().cast());
-        let ([dx, dw, dy, c], [x, w, y], (space, bytes)) = (objects.descriptors, at, space);
-        let (handle, algorithm) = (objects.handle, case.algorithm);
-        // SAFETY: factors are valid; operands are checked when the convolution runs.
-        unsafe {
-            match case.direction {
-                Direction::Forward => cudnnConvolutionForward(
-                    handle, alpha, dx, x, dw, w, c, algorithm, space, bytes, beta, dy, y,
-                ),
-                Direction::BackwardData => cudnnConvolutionBackwardData(
-                    handle, alpha, dw, w, dy, y, c, algorithm, space, bytes, beta, dx, x,
-                ),
-                Direction::BackwardFilter => cudnnConvolutionBackwardFilter(
-                    handle, alpha, dx, x, dy, y, c, algorithm, space, bytes, beta, dw, w,
-                ),
-            }
-        }
-    }
-
-    fn workspace(case: &Case, objects: &Objects) -> (u64, usize) {
-        match need(case, objects).unwrap() {
-            0 => (0, 0),
-            bytes => (alloc(bytes), bytes),
-        }
+    fn queue(objects: Objects, [x, w, y]: [u64; 3], space: u64) -> Status {
+        let pack = made(16);
+        let set = [
+            set(pack, 1000, INT64, &[9i64, 5, -7]),
+            set(pack, 1001, VOID_PTR, &[y, x, w]),
+            set(pack, 1003, VOID_PTR, &[space]),
+            finalize(pack),
+        ];
+        assert_eq!(set, [Status::Success; 4]);
+        // SAFETY: operands are checked when the convolution runs.
+        let status = unsafe { cudnnBackendExecute(objects.handle, objects.plan, pack) };
+        assert_eq!(destroy(pack), Status::Success);
+        status
     }
 
     fn upload(bench: &Bench, kind: Kind, values: &[f64]) -> u64 {
@@ -844,53 +596,53 @@ mod tests {
                     let case = random(&mut state, direction, kind);
                     let (elements, result) = (case.elements(), direction.result());
                     let tensors = [0, 1, 2].map(|k| values(elements[k], seed + k));
-                    let at = [0, 1, 2].map(|k: usize| upload(&bench, kind, &tensors[k]));
+                    let at = [0, 1, 2].map(|k| upload(&bench, kind, &case.laid_out(k, &tensors[k])));
                     let objects = objects(&bench, &case);
-                    let space = workspace(&case, &objects);
-                    assert_eq!(space.1 == 0, case.algorithm == 0);
-                    assert_eq!(queue(&case, &objects, at, space), Status::Success, "{case:?}");
-                    free(&objects);
+                    assert_eq!(queue(objects, at, workspace(objects)), Status::Success, "{case:?}");
+                    assert_eq!(destroy(objects.plan), Status::Success);
                     let got = download(&bench, kind, at[result], elements[result]);
-                    assert_eq!(got, case.computed(&tensors), "{case:?}");
+                    assert_eq!(got, case.laid_out(result, &case.computed(&tensors)), "{case:?}");
                 }
             }
         }
     }
 
-    /// Symptom: a backend forgets `CUDNN_FMA_MATH`, and nobody notices before the hardware does.
+    /// Symptom: a backend takes an engine for tensor cores, and nobody notices before the hardware does.
     #[test]
-    fn operands_in_f32_are_rounded_unless_that_is_forbidden() {
+    fn tensor_cores_round_operands_in_f32() {
         let (bench, fine) = (Bench::new(), 1.0 + 1.0 / 4096.0);
         for direction in DIRECTIONS {
-            for (math, kind) in (0..4).map(|math| (math, Kind::F32)).chain([(0, Kind::F64)]) {
+            for (engine, kind) in [(62, Kind::F32), (1, Kind::F32), (0, Kind::F32), (1, Kind::F64)] {
                 let window = Window { pads: vec![0, 0], ..case(direction).window };
-                let case = Case { kind, math, x: vec![1; 4], w: vec![1; 4], window, ..case(direction) };
+                let case = Case { kind, engine, x: vec![1; 4], w: vec![1; 4], window, ..case(direction) };
                 let (objects, result) = (objects(&bench, &case), direction.result());
                 let first = (result + 1) % 3;
                 let at = [0, 1, 2].map(|k| upload(&bench, kind, &[if k == first { fine } else { 1.0 }]));
-                assert_eq!(queue(&case, &objects, at, workspace(&case, &objects)), Status::Success);
-                let expected = if kind == Kind::F64 || math == FMA_MATH { fine } else { 1.0 };
-                assert_eq!(download(&bench, kind, at[result], 1), [expected], "math {math}");
+                assert_eq!(queue(objects, at, workspace(objects)), Status::Success);
+                let expected = if engine == 62 { 1.0 } else { fine };
+                assert_eq!(download(&bench, kind, at[result], 1), [expected], "engine {engine}");
             }
         }
+        let double = Case { kind: Kind::F64, ..case(Direction::Forward) };
+        assert!(proposed(&double, handle(&bench), 0).iter().all(|(_, notes, _)| !notes.contains(&0)));
     }
 
     #[test]
     fn convolutions_during_a_capture_become_nodes() {
         let (bench, case) = (Bench::new(), case(Direction::Forward));
         let (objects, elements) = (objects(&bench, &case), case.elements());
-        let space = workspace(&case, &objects);
+        let space = workspace(objects);
         let mut tensors = elements.map(|count| values(count, 1));
         let at = [0, 1, 2].map(|k: usize| upload(&bench, case.kind, &tensors[k]));
         let (mut graph, mut exec, mut other) = (0, 0, 0);
         // SAFETY: all places are valid.
         unsafe {
             assert_eq!(stream::cuStreamBeginCapture_v2(bench.stream, 1), Driver::Success);
-            assert_eq!(queue(&case, &objects, at, space), Status::Success);
+            assert_eq!(queue(objects, at, space), Status::Success);
             assert_eq!(stream::cuStreamEndCapture(bench.stream, &mut graph), Driver::Success);
             assert_eq!(graphs::cuGraphInstantiateWithFlags(&mut exec, graph, 0), Driver::Success);
         }
-        free(&objects);
+        assert_eq!(destroy(objects.plan), Status::Success);
         for seed in 2..4 {
             tensors[0] = values(elements[0], seed);
             bench.to_device(at[0], &encode(case.kind, &tensors[0]));
@@ -910,135 +662,191 @@ mod tests {
     fn what_a_convolution_touches_is_checked_exactly() {
         let bench = Bench::new();
         let calls = [
-            "cudnnConvolutionForward (x [2, 3, 4, 5], w [2, 3, 3, 3]), x:",
-            "cudnnConvolutionBackwardData (w [2, 3, 3, 3], dy [2, 2, 4, 5]), w:",
-            "cudnnConvolutionBackwardFilter (x [2, 3, 4, 5], dy [2, 2, 4, 5]), x:",
+            "convolution forward (x [2, 3, 4, 5], w [2, 3, 3, 3]), x:",
+            "convolution backward data (w [2, 3, 3, 3], dy [2, 2, 4, 5]), w:",
+            "convolution backward filter (x [2, 3, 4, 5], dy [2, 2, 4, 5]), x:",
         ];
         for (direction, call) in DIRECTIONS.into_iter().zip(calls) {
             let case = case(direction);
-            let (objects, result) = (objects(&bench, &case), direction.result());
+            let result = direction.result();
+            let [plain, added] = [0.0, 1.0].map(|beta| objects(&bench, &Case { beta, ..case.clone() }));
             let bytes = case.elements().map(|count| 4 * count);
-            let (at, space) = (bytes.map(alloc), workspace(&case, &objects));
+            let (at, space) = (bytes.map(alloc), workspace(plain));
             let large = alloc(1 << 17);
             bench.fill(large, 0, 1 << 17);
-            let run = |case: &Case, at: [u64; 3], space| {
-                assert_eq!(queue(case, &objects, at, space), Status::Success);
+            let run = |objects: Objects, at: [u64; 3], space| {
+                assert_eq!(queue(objects, at, space), Status::Success);
                 sync(bench.stream)
             };
-            assert_eq!(run(&case, at, space), Driver::Unknown, "inputs were never written");
+            assert_eq!(run(plain, at, space), Driver::Unknown, "inputs were never written");
             assert!(told().contains(call), "{}", told());
             for k in direction.operands() {
                 bench.fill(at[k], 0, bytes[k]);
             }
-            let beta = Case { beta: 1.0, ..case.clone() };
-            assert_eq!(run(&beta, at, space), Driver::Unknown, "the result is added, but was never written");
+            assert_eq!(run(added, at, space), Driver::Unknown, "the result is added, but was never written");
             assert!(told().contains("was never written"), "{}", told());
-            assert_eq!(run(&case, at, space), Driver::Success, "{}", told());
-            assert_eq!(run(&beta, at, space), Driver::Success);
+            assert_eq!(run(plain, at, space), Driver::Success, "{}", told());
+            assert_eq!(run(added, at, space), Driver::Success);
             for (k, bytes) in bytes.into_iter().enumerate() {
                 let with =
                     |address| std::array::from_fn(|other| if other == k { address } else { at[other] });
                 let short = alloc(bytes - 4);
                 bench.fill(short, 0, bytes - 4);
-                assert_eq!(run(&case, with(short), space), Driver::Unknown, "operand {k} is too short");
+                assert_eq!(run(plain, with(short), space), Driver::Unknown, "operand {k} is too short");
                 assert!(told().contains("past the end of an allocation"), "{}", told());
                 if k != result {
                     let mut same = with(large);
-                    same[result] = large + bytes as u64 - 4;
-                    assert_eq!(run(&case, same, space), Driver::Unknown, "operand {k} meets the result");
+                    same[result] = large + (bytes as u64 - 4) / 16 * 16;
+                    assert_eq!(run(plain, same, space), Driver::Unknown, "operand {k} meets the result");
                     assert!(told().contains("overlaps the result"), "{}", told());
                 }
-                let space = (large, 1 << 16);
                 assert_eq!(
-                    run(&case, with(large + 1024), space),
+                    run(plain, with(large + 64), large),
                     Driver::Unknown,
-                    "operand {k} in workspace"
+                    "operand {k} in the workspace"
                 );
                 assert!(told().contains("overlaps the workspace"), "{}", told());
-                assert_eq!(run(&case, with(large + (1 << 16)), space), Driver::Success);
+                assert_eq!(run(plain, with(large + (1 << 16)), large), Driver::Success);
                 assert_eq!(download(&bench, Kind::F32, large, 1), decode(Kind::F32, &[0xa5; 4]));
             }
         }
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
-        let (bench, case) = (Bench::new(), case(Direction::Forward));
+    fn attributes_have_their_types_and_their_time() {
+        let bench = Bench::new();
+        let (x, rows) = ([2, 3, 4, 5], [60, 20, 5, 1]);
+        let descriptor = made(17);
+        assert_eq!(set(descriptor, 902, DATA_TYPE, &[1u32; 4]), Status::BadParam, "another type");
+        assert_eq!(set(descriptor, 902, INT64, &[1i64; 6]), Status::BadParam, "six dims");
+        assert_eq!(set::<i64>(descriptor, 902, INT64, &[]), Status::BadParam, "none");
+        assert_eq!(set(descriptor, 906, INT64, &[1i64, 2]), Status::BadParam, "two numbers");
+        assert_eq!(set(descriptor, 100, DATA_TYPE, &[0u32]), Status::BadParam, "of a convolution");
+        assert_eq!(set(descriptor, 901, DATA_TYPE, &[0u32]), Status::Success);
+        assert_eq!(set(descriptor, 901, DATA_TYPE, &[0u32]), Status::BadParam, "twice");
+        assert_eq!(finalize(descriptor), Status::BadParam, "incomplete");
+        let done = tensor(1, 0, &x, &rows).unwrap();
+        assert_eq!(finalize(done), Status::BadParam, "twice");
+        assert_eq!(set(done, 906, INT64, &[2i64]), Status::BadParam, "too late");
+        let forward = made(10);
+        assert_eq!(set(forward, 704, DESCRIPTOR, &[descriptor]), Status::NotInitialized, "not finalised");
+        assert_eq!(set(forward, 704, DESCRIPTOR, &[1usize]), Status::BadParam, "no descriptor");
+        assert_eq!(read(made(5), 402, INT64, &mut [0i64]), Err(Status::NotInitialized));
+        let case = case(Direction::Forward);
         let objects = objects(&bench, &case);
-        let [x, w, y, convolution] = objects.descriptors;
+        assert_eq!(read(objects.plan, 402, FLOAT, &mut [0i64]), Err(Status::BadParam), "another type");
+        assert_eq!(read(objects.plan, 401, INT64, &mut [0i64]), Err(Status::BadParam), "not to be read");
+        let other = plan(handle(&bench), proposed(&case, objects.handle, 0)[0].2);
+        assert_eq!(other, Err(Status::BadParam), "another handle");
+        for kind in [0, 6, 9, 13, 18, 99] {
+            let mut descriptor = 0;
+            // SAFETY: the place is valid.
+            let status = unsafe { cudnnBackendCreateDescriptor(kind, &mut descriptor) };
+            assert_eq!(status, Status::NotSupported);
+        }
+        // SAFETY: the call takes any numbers.
+        unsafe { assert_eq!(cudnnSetStream(objects.handle, usize::MAX), Status::BadParam) };
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let case = case(Direction::Forward);
+        let _bench = Bench::new();
         let [x_dims, w_dims, y_dims] = case.dims();
-        let (at, space) = ([alloc(4096), alloc(4096), alloc(4096)], workspace(&case, &objects));
-        at.iter().for_each(|&at| bench.fill(at, 0, 4096));
-        let status = || {
-            let status = queue(&case, &objects, at, space);
-            assert_eq!(need(&case, &objects).err().unwrap_or(Status::Success), status);
-            status
-        };
+        let of = |id: i64, code: u32, dims: &[usize]| tensor(id, code, dims, &case.strides(dims)).unwrap();
+        let [x, w, y] = [of(1, 0, &x_dims), of(2, 0, &w_dims), of(3, 0, &y_dims)];
+        let window = convolution(&case.window, 1, 0).unwrap();
         let with = |dims: &[usize], k: usize, dim: usize| {
             let mut dims = dims.to_vec();
             dims[k] = dim;
             dims
         };
+        assert!(operation(&case, [window, w, x, y]).is_ok());
         for k in 0..4 {
-            for (desc, dims) in [(x, &x_dims), (y, &y_dims)] {
-                assert_eq!(set_tensor(desc, 0, &with(dims, k, dims[k] + 1)), Status::Success);
-                assert_eq!(status(), Status::BadParam, "dim {k} of a tensor");
-                assert_eq!(set_tensor(desc, 0, dims), Status::Success);
-            }
-            assert_eq!(set_filter(w, 0, 0, &with(&w_dims, k, 9)), Status::Success);
-            assert_eq!(status(), Status::BadParam, "dim {k} of the filter");
+            let other = of(1, 0, &with(&x_dims, k, x_dims[k] + 1));
+            assert_eq!(operation(&case, [window, w, other, y]), Err(Status::BadParam), "dim {k} of x");
+            let other = of(3, 0, &with(&y_dims, k, y_dims[k] + 1));
+            assert_eq!(operation(&case, [window, w, x, other]), Err(Status::BadParam), "dim {k} of y");
+            let other = of(2, 0, &with(&w_dims, k, 9));
+            assert_eq!(operation(&case, [window, other, x, y]), Err(Status::BadParam), "dim {k} of w");
         }
-        assert_eq!(set_filter(w, 2, 0, &w_dims), Status::Success);
-        assert_eq!(status(), Status::BadParam, "types differ");
-        assert_eq!(set_filter(w, 0, 0, &w_dims), Status::Success);
-        assert_eq!(set_window(convolution, &case.window, 1, 1), Status::Success);
-        assert_eq!(status(), Status::NotSupported, "sums of another type");
-        assert_eq!(set_window(convolution, &case.window, 1, 0), Status::Success);
-        assert_eq!(status(), Status::Success);
+        let other = of(2, 2, &w_dims);
+        assert_eq!(operation(&case, [window, other, x, y]), Err(Status::BadParam), "types differ");
+        let same = of(3, 0, &w_dims);
+        assert_eq!(operation(&case, [window, same, x, y]), Err(Status::BadParam), "one number for two");
+        let double = convolution(&case.window, 1, 1).unwrap();
+        assert_eq!(operation(&case, [double, w, x, y]), Err(Status::NotSupported), "sums of another type");
+        assert_eq!(operation(&case, [x, w, x, y]), Err(Status::BadParam), "a tensor is no convolution");
 
-        let strides = [60, 1, 15, 3];
-        // SAFETY: the arrays have that many integers.
-        let last = unsafe { cudnnSetTensorNdDescriptor(x, 0, 4, ints(&x_dims).as_ptr(), strides.as_ptr()) };
-        assert_eq!(last, Status::NotSupported, "channels last");
-        assert_eq!(set_filter(w, 0, 1, &w_dims), Status::NotSupported, "channels last");
-        assert_eq!(set_tensor(x, 0, &[2, 3, 4]), Status::NotSupported, "three dims");
-        assert_eq!(set_filter(w, 0, 0, &[2, 3, 4]), Status::NotSupported, "three dims");
-        assert_eq!(set_tensor(x, 0, &[2, 0, 4, 5]), Status::BadParam, "nothing");
-        assert_eq!(set_tensor(x, 99, &x_dims), Status::NotSupported, "no type");
-        assert_eq!(set_tensor(x, 0, &[1 << 16, 1 << 15, 1, 1]), Status::NotSupported, "2^31 elements");
-        assert_eq!(set_window(convolution, &case.window, 0, 0), Status::NotSupported, "a turned filter");
+        let strides = |strides: [usize; 4]| tensor(1, 0, &x_dims, &strides).err();
+        assert_eq!(strides([60, 1, 15, 3]), None, "channels last");
+        assert_eq!(strides([64, 20, 5, 1]), Some(Status::NotSupported), "gaps");
+        assert_eq!(strides([60, 20, 1, 4]), Some(Status::NotSupported), "another order");
+        assert_eq!(tensor(1, 0, &[2, 3, 4], &[12, 4, 1]), Err(Status::NotSupported), "three dims");
+        assert_eq!(tensor(1, 0, &[2, 0, 4, 5], &[1; 4]), Err(Status::BadParam), "nothing");
+        assert_eq!(tensor(1, 99, &x_dims, &[60, 20, 5, 1]), Err(Status::NotSupported), "no type");
+        let large = tensor(1, 0, &[1 << 16, 1 << 15, 1, 1], &[1 << 15, 1, 1, 1]);
+        assert_eq!(large, Err(Status::NotSupported), "2^31 elements");
+        assert_eq!(convolution(&case.window, 0, 0), Err(Status::NotSupported), "a turned filter");
         let still = Window { strides: vec![0, 1], ..case.window.clone() };
-        assert_eq!(set_window(convolution, &still, 1, 0), Status::BadParam);
-        // SAFETY: the calls take any numbers.
-        unsafe {
-            assert_eq!(cudnnSetStream(objects.handle, usize::MAX), Status::BadParam);
-            assert_eq!(cudnnSetConvolutionGroupCount(convolution, 0), Status::BadParam);
-            assert_eq!(cudnnSetConvolutionMathType(convolution, 4), Status::BadParam);
-            assert_eq!(cudnnSetConvolutionGroupCount(x, 1), Status::BadParam, "a tensor is no convolution");
-            assert_eq!(cudnnSetConvolutionGroupCount(convolution, 3), Status::Success);
-        }
-        assert_eq!(status(), Status::BadParam, "three groups of one filter");
+        assert_eq!(convolution(&still, 1, 0), Err(Status::BadParam));
     }
 
     #[test]
-    fn algorithms_are_few_and_have_their_workspace() {
+    fn engines_with_notes_are_wrong_and_some_cannot_be_used() {
         let bench = Bench::new();
         for direction in DIRECTIONS {
-            let case = case(direction);
-            let objects = objects(&bench, &case);
-            let some = |algorithm| need(&Case { algorithm, ..case.clone() }, &objects).map(|bytes| bytes > 0);
-            let none = if direction == Direction::Forward { Ok(false) } else { Err(Status::NotSupported) };
-            assert_eq!([some(0), some(1), some(2)], [none, Ok(true), Err(Status::NotSupported)]);
-            let (at, (space, bytes)) = ([alloc(4096), alloc(4096), alloc(4096)], workspace(&case, &objects));
-            for wrong in [(0, 0), (0, bytes), (space, bytes - 1), (space + 128, bytes)] {
-                assert_eq!(queue(&case, &objects, at, wrong), Status::BadParam, "{wrong:?}");
+            let case = Case { kind: Kind::BF16, ..case(direction) };
+            let (handle, result, elements) = (handle(&bench), direction.result(), case.elements());
+            let tensors = elements.map(|count| values(count, 3));
+            let at = [0, 1, 2].map(|k: usize| upload(&bench, case.kind, &tensors[k]));
+            let mut outcomes = Vec::new();
+            for (index, notes, config) in proposed(&case, handle, 0) {
+                let Ok(plan) = plan(handle, config) else {
+                    outcomes.push((index, "has no plan"));
+                    continue;
+                };
+                let objects = Objects { handle, plan };
+                let mut bytes = [0i64];
+                assert_eq!(read(plan, 402, INT64, &mut bytes), Ok(1));
+                if bytes[0] > 1 << 30 {
+                    outcomes.push((index, "needs too much"));
+                    continue;
+                }
+                if queue(objects, at, workspace(objects)) != Status::Success {
+                    outcomes.push((index, "fails"));
+                    continue;
+                }
+                let right =
+                    download(&bench, case.kind, at[result], elements[result]) == case.computed(&tensors);
+                assert_eq!(
+                    right,
+                    notes.iter().all(|&note| note == 0 || note == 9),
+                    "engine {index} {notes:?}"
+                );
+                outcomes.push((index, if right { "right" } else { "wrong" }));
             }
-            for wrong in [at[1] + 2, 0] {
+            let of = |outcome: &str| outcomes.iter().filter(|(_, found)| *found == outcome).count();
+            let counts = ["right", "wrong", "has no plan", "needs too much", "fails"].map(of);
+            assert_eq!(counts, [2, 6, 1, 1, 1], "{outcomes:?}");
+        }
+    }
+
+    #[test]
+    fn workspaces_and_addresses_are_aligned() {
+        let bench = Bench::new();
+        for direction in DIRECTIONS {
+            let objects = objects(&bench, &case(direction));
+            let (at, space) = ([alloc(4096), alloc(4096), alloc(4096)], workspace(objects));
+            for wrong in [0, space + 128] {
+                assert_eq!(queue(objects, at, wrong), Status::BadParam, "{wrong:?}");
+            }
+            for wrong in [at[1] + 4, 0] {
                 let at = [at[0], wrong, at[2]];
-                assert_eq!(queue(&case, &objects, at, (space, bytes)), Status::BadParam, "{at:?}");
+                assert_eq!(queue(objects, at, space), Status::BadParam, "{at:?}");
             }
-            free(&objects);
-            assert_eq!(queue(&case, &objects, at, (space, bytes)), Status::BadParam, "no descriptors");
+            assert_eq!(destroy(objects.plan), Status::Success);
+            assert_eq!(queue(objects, at, space), Status::BadParam, "no plan");
         }
     }
 }

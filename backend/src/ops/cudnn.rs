@@ -1,24 +1,30 @@
 //! cuDNN: a convolution, or one of its two gradients, as one call, where the library can be loaded.
 //!
-//! Only algorithms are used that sum products as the definition does, in one order: none with Fourier or Winograd
-//! transforms, whose errors are larger, and none that adds with atomics. Products of f32 are exact f32 unless TF32 is
-//! allowed; 16-bit floats are summed in f32. A bias is written to the output first and counts as what it held.
+//! The library proposes engines ([`graph`]); only those are used that sum products as the definition does, in one order:
+//! none with Fourier or Winograd transforms, whose errors are larger, none that adds with atomics, none that sums in 16
+//! bits. Products of f32 are exact f32 unless TF32 is allowed; 16-bit floats are summed in f32. A bias is written to the
+//! output first and counts as what it held.
 //!
-//! Which of cuDNN and the columns of [`super::conv`] is faster depends on sizes, dtype and device, so each is timed once
-//! per problem on the real operands ([`ConvAlgorithm::Fastest`]). Nothing is timed while a graph is captured.
+//! Tensors lie in one of two orders, row-major or with channels last, which most engines for tensor cores want: both are
+//! candidates. Operands in another order are copied first, and the result is copied to rows, unless the larger operand
+//! came with its channels last: then the result keeps that order, as a view.
+//!
+//! Which of these and the columns of [`super::conv`] is fastest depends on sizes, dtype and device, so each is timed once
+//! per problem on the real operands, copies included ([`ConvAlgorithm::Fastest`]). Nothing is timed while a graph is
+//! captured.
 #![allow(unsafe_code)]
 
 mod api;
+mod graph;
 
 use std::collections::HashMap;
-use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use burn_backend::TensorMetadata;
-use cudarc::cudnn::sys;
+use burn_backend::{Shape, TensorMetadata};
 
 use self::api::{Api, Object};
+use self::graph::{Plan, plans};
 use super::conv::Conv;
 use super::matmul::{WORKSPACE_BYTES, measure, tf32_allowed};
 use crate::device::Device;
@@ -26,6 +32,7 @@ use crate::driver::context::RelaxedCapture;
 use crate::driver::graph::current_pool;
 use crate::dtype::Elem;
 use crate::error::{Error, Result};
+use crate::layout::Layout;
 use crate::memory::Block;
 use crate::ops::elementwise::copy_into;
 use crate::tensor::CudaTensor;
@@ -34,7 +41,7 @@ use crate::tensor::CudaTensor;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum ConvAlgorithm {
-    /// cuDNN or columns, whichever is faster for the sizes: both are timed the first time. Small convolutions, and all of
+    /// cuDNN or columns, whichever is faster for the sizes: all ways are timed the first time. Small convolutions, and all of
     /// them where cuDNN cannot be loaded, are columns.
     #[default]
     Fastest,
@@ -62,9 +69,13 @@ pub(crate) fn version() -> Result<usize> {
     Ok(unsafe { (Api::get()?.version)() })
 }
 
-/// Multiply-adds from which both ways are timed.
+/// Multiply-adds from which ways are timed.
 const TIME_FROM: u128 = 1 << 22;
-/// Scratch memory that an algorithm may use: that of the columns.
+/// Device time for which a way is timed again, after one run; in how many runs at most. One that took twice as long as the
+/// best is not.
+const TIMED_US: f64 = 5000.0;
+const RUNS: usize = 20;
+/// Scratch memory that an engine may use: that of the columns.
 const SCRATCH_BYTES: usize = super::conv::COLUMNS_BYTES;
 /// Kernels for 16-byte loads are chosen by sizes alone.
 const ALIGNMENT: u64 = 16;
@@ -80,7 +91,74 @@ pub(super) enum Direction {
     Weight,
 }
 
-/// All that decides which algorithms there are and which one is fastest.
+/// How the elements of `[B, C, ..]` lie, without gaps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Order {
+    /// Row-major.
+    Rows,
+    /// As row-major `[B, .., C]`.
+    ChannelsLast,
+}
+
+impl Order {
+    /// Of a tensor that the library can take as it lies. Where both orders are the same one, it is row-major.
+    fn of(t: &CudaTensor) -> Option<Order> {
+        [Order::Rows, Order::ChannelsLast].into_iter().find(|order| order.has(t))
+    }
+
+    fn has(self, t: &CudaTensor) -> bool {
+        let lies = match self {
+            Order::Rows => t.layout().is_contiguous(),
+            Order::ChannelsLast => {
+                t.layout().permute(&channels_last(t.rank())).is_some_and(|layout| layout.is_contiguous())
+            }
+        };
+        lies && t.ptr().is_multiple_of(ALIGNMENT)
+    }
+
+    /// In elements, for sizes in the order `[B, C, ..]`.
+    fn strides(self, dims: &[i64]) -> Vec<i64> {
+        let (mut strides, mut step) = (vec![1; dims.len()], 1);
+        let mut outer_to_inner: Vec<usize> = (0..dims.len()).collect();
+        if self == Order::ChannelsLast {
+            outer_to_inner = channels_last(dims.len());
+        }
+        for d in outer_to_inner.into_iter().rev() {
+            strides[d] = step;
+            step *= dims[d];
+        }
+        strides
+    }
+
+    /// An uninitialised tensor of a shape in the order `[B, C, ..]`.
+    fn empty(self, of: &CudaTensor, shape: &[usize], op: &'static str) -> Result<CudaTensor> {
+        if self == Order::Rows {
+            return CudaTensor::empty(of.device(), shape.to_vec(), of.dtype(), op);
+        }
+        let dims: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
+        let lies: Vec<usize> = channels_last(shape.len()).into_iter().map(|d| shape[d]).collect();
+        let memory = CudaTensor::empty(of.device(), lies, of.dtype(), op)?;
+        let layout = Layout::new(Shape::from(shape.to_vec()), self.strides(&dims).into(), 0);
+        Ok(memory.into_layout(layout))
+    }
+
+    /// The tensor, or a copy in this order.
+    fn operand(self, t: &CudaTensor) -> Result<CudaTensor> {
+        if self.has(t) {
+            return Ok(t.clone());
+        }
+        let copy = self.empty(t, t.dims(), "convolution")?;
+        copy_into(&copy, t)?;
+        Ok(copy)
+    }
+}
+
+/// The dimensions of `[B, C, ..]` as `[B, .., C]`.
+fn channels_last(rank: usize) -> Vec<usize> {
+    std::iter::once(0).chain(2..rank).chain([1]).collect()
+}
+
+/// All that decides which plans there are and which one is fastest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Problem {
     direction: Direction,
@@ -88,6 +166,29 @@ struct Problem {
     elem: Elem,
     tf32: bool,
     bias: bool,
+    /// Of the two operands; `None` for one that is copied whatever the plan.
+    orders: [Option<Order>; 2],
+}
+
+impl Problem {
+    /// In the order `[B, C, ..]`.
+    fn result_shape(&self) -> Vec<usize> {
+        match self.direction {
+            Direction::Forward => self.conv.y_shape(),
+            Direction::Input => self.conv.x_shape(),
+            Direction::Weight => self.conv.w_shape(),
+        }
+    }
+
+    /// That of the operand that the result is most like, a weight being like no operand.
+    fn result_order(&self) -> Order {
+        let like = match self.direction {
+            Direction::Forward => self.orders[0],
+            Direction::Input => self.orders[1],
+            Direction::Weight => None,
+        };
+        like.unwrap_or(Order::Rows)
+    }
 }
 
 /// cuDNN on one device.
@@ -107,13 +208,17 @@ struct Handle {
     raw: Mutex<RawHandle>,
 }
 #[derive(Debug)]
-struct RawHandle(Object);
+struct RawHandle {
+    raw: Object,
+    /// Of the last call; one that was captured may be gone.
+    stream: usize,
+}
 
 // SAFETY: the mutex around it lets one thread at a time use it; it is never destroyed.
 unsafe impl Send for RawHandle {}
 
 /// How one problem is computed: `None` by columns.
-type Route = Option<(Arc<Plan>, Algorithm)>;
+type Route = Option<Arc<Plan>>;
 
 impl Cudnn {
     fn handle(&'static self, device: &'static Device) -> Result<&'static Handle> {
@@ -139,7 +244,7 @@ impl Cudnn {
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a valid place and the device's context is current.
         api.check("cudnnCreate", unsafe { (api.create)(&mut handle) })?;
-        Ok(self.handle.get_or_init(|| Handle { api, raw: Mutex::new(RawHandle(handle)) }))
+        Ok(self.handle.get_or_init(|| Handle { api, raw: Mutex::new(RawHandle { raw: handle, stream: 0 }) }))
     }
 
     /// Keeps a choice; of threads that choose at once, the first one's holds.
@@ -150,121 +255,20 @@ impl Cudnn {
 }
 
 impl Handle {
-    /// The library's handle, set to the device's stream. The one of the last call may be gone: captures have their own.
+    /// The library's handle, set to the device's stream.
     fn on_stream(&self, device: &Device) -> Result<MutexGuard<'_, RawHandle>> {
-        let handle = self.raw.lock().unwrap_or_else(|e| e.into_inner());
-        // SAFETY: the handle is this thread's; the stream is never destroyed, or outlives its capture.
-        let set = unsafe { (self.api.set_stream)(handle.0, device.context.stream().cast()) };
-        self.api.check("cudnnSetStream", set)?;
+        let mut handle = self.raw.lock().unwrap_or_else(|e| e.into_inner());
+        let stream = device.context.stream();
+        // Another capture's stream may have had the same address.
+        if handle.stream != stream.addr() || current_pool().is_some() {
+            // SAFETY: the handle is this thread's; the stream is never destroyed, or outlives its capture.
+            let set = unsafe { (self.api.set_stream)(handle.raw, stream.cast()) };
+            handle.stream = 0;
+            self.api.check("cudnnSetStream", set)?;
+            handle.stream = stream.addr();
+        }
         Ok(handle)
     }
-}
-
-macro_rules! descriptor {
-    ($name:ident, $create:ident, $destroy:ident) => {
-        #[derive(Debug)]
-        struct $name(Object, &'static Api);
-
-        // SAFETY: plain data of the library that does not change after it was set.
-        unsafe impl Send for $name {}
-        // SAFETY: as above.
-        unsafe impl Sync for $name {}
-
-        impl $name {
-            fn new(api: &'static Api) -> Result<Self> {
-                let mut raw = std::ptr::null_mut();
-                // SAFETY: `raw` is a valid place.
-                api.check(stringify!($create), unsafe { (api.$create)(&mut raw) })?;
-                Ok($name(raw, api))
-            }
-        }
-
-        impl Drop for $name {
-            fn drop(&mut self) {
-                // SAFETY: created by the library, dropped once.
-                unsafe { (self.1.$destroy)(self.0) };
-            }
-        }
-    };
-}
-descriptor!(TensorDesc, create_tensor, destroy_tensor);
-descriptor!(FilterDesc, create_filter, destroy_filter);
-descriptor!(ConvDesc, create_convolution, destroy_convolution);
-
-fn data_type(elem: Elem) -> u32 {
-    let data_type = match elem {
-        Elem::F64 => sys::cudnnDataType_t::CUDNN_DATA_DOUBLE,
-        Elem::F16 => sys::cudnnDataType_t::CUDNN_DATA_HALF,
-        Elem::BF16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
-        _ => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
-    };
-    data_type as u32
-}
-
-/// The library's sizes are of this type, and [`takes`] has seen to it that they fit.
-fn ints(values: &[usize]) -> Vec<c_int> {
-    values.iter().map(|&value| value as c_int).collect()
-}
-
-impl TensorDesc {
-    fn row_major(api: &'static Api, elem: Elem, dims: &[usize]) -> Result<Self> {
-        let desc = TensorDesc::new(api)?;
-        let mut strides = vec![1; dims.len()];
-        for d in (1..dims.len()).rev() {
-            strides[d - 1] = strides[d] * dims[d];
-        }
-        let (dims, strides) = (ints(dims), ints(&strides));
-        // SAFETY: both arrays have the length that is passed.
-        let code = unsafe {
-            (api.set_tensor)(desc.0, data_type(elem), dims.len() as c_int, dims.as_ptr(), strides.as_ptr())
-        };
-        api.check("cudnnSetTensorNdDescriptor", code)?;
-        Ok(desc)
-    }
-}
-
-/// An algorithm and the scratch memory that it needs.
-#[derive(Debug, Clone, Copy)]
-struct Algorithm {
-    id: AlgorithmId,
-    scratch_bytes: usize,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum AlgorithmId {
-    Forward(sys::cudnnConvolutionFwdAlgo_t),
-    Input(sys::cudnnConvolutionBwdDataAlgo_t),
-    Weight(sys::cudnnConvolutionBwdFilterAlgo_t),
-}
-
-impl Direction {
-    /// Those that sum in one order; the usually fastest first.
-    fn algorithms(self) -> &'static [AlgorithmId] {
-        use sys::cudnnConvolutionBwdDataAlgo_t::CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
-        use sys::cudnnConvolutionBwdFilterAlgo_t::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
-        use sys::cudnnConvolutionFwdAlgo_t::{
-            CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
-        };
-        match self {
-            Direction::Forward => &[
-                AlgorithmId::Forward(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM),
-                AlgorithmId::Forward(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM),
-            ],
-            Direction::Input => &[AlgorithmId::Input(CUDNN_CONVOLUTION_BWD_DATA_ALGO_1)],
-            Direction::Weight => &[AlgorithmId::Weight(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1)],
-        }
-    }
-}
-
-/// A convolution as the library describes it; two or three spatial dimensions.
-#[derive(Debug)]
-struct Plan {
-    problem: Problem,
-    handle: &'static Handle,
-    x: TensorDesc,
-    w: FilterDesc,
-    y: TensorDesc,
-    conv: ConvDesc,
 }
 
 /// Whether the library can describe the convolution.
@@ -282,172 +286,36 @@ fn takes(conv: &Conv) -> bool {
     all_windows && fits(conv.x_shape()) && fits(conv.y_shape()) && fits(conv.w_shape())
 }
 
-impl Plan {
-    fn new(problem: Problem, handle: &'static Handle) -> Result<Plan> {
-        let Problem { conv, elem, tf32, .. } = problem;
-        let (windows, api) = (&conv.windows, handle.api);
-        // The library knows no fewer than two spatial dimensions; the first of two has size 1.
-        let spatial = windows.dims.max(2);
-        let last = |values: &[usize; 3]| values[3 - spatial..].to_vec();
-        let dims = |lead: [usize; 2], values: &[usize; 3]| [&lead[..], &last(values)].concat();
-        let x = TensorDesc::row_major(api, elem, &dims([conv.batch, windows.channels], &windows.size))?;
-        let y = TensorDesc::row_major(api, elem, &dims([conv.batch, conv.out_channels], &windows.out))?;
-        let w = FilterDesc::new(api)?;
-        let per_group = windows.channels / conv.groups;
-        let w_dims = ints(&dims([conv.out_channels, per_group], &windows.kernel));
-        // SAFETY: the array has the length that is passed.
-        let code = unsafe {
-            (api.set_filter)(
-                w.0,
-                data_type(elem),
-                sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW as u32,
-                w_dims.len() as c_int,
-                w_dims.as_ptr(),
-            )
-        };
-        api.check("cudnnSetFilterNdDescriptor", code)?;
-        let desc = ConvDesc::new(api)?;
-        let [pad, stride, dilation] =
-            [&windows.pad, &windows.stride, &windows.dilation].map(|values| ints(&last(values)));
-        // SAFETY: the arrays have the length that is passed.
-        let code = unsafe {
-            (api.set_convolution)(
-                desc.0,
-                spatial as c_int,
-                pad.as_ptr(),
-                stride.as_ptr(),
-                dilation.as_ptr(),
-                sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION as u32,
-                data_type(if elem == Elem::F64 { Elem::F64 } else { Elem::F32 }),
-            )
-        };
-        api.check("cudnnSetConvolutionNdDescriptor", code)?;
-        // SAFETY: the descriptor lives.
-        let code = unsafe { (api.set_groups)(desc.0, conv.groups as c_int) };
-        api.check("cudnnSetConvolutionGroupCount", code)?;
-        let math = match elem {
-            Elem::F32 if !tf32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
-            Elem::F64 => sys::cudnnMathType_t::CUDNN_DEFAULT_MATH,
-            _ => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
-        };
-        // SAFETY: the descriptor lives.
-        api.check("cudnnSetConvolutionMathType", unsafe { (api.set_math)(desc.0, math as u32) })?;
-        Ok(Plan { problem, handle, x, w, y, conv: desc })
+/// Queues a plan's computation on new memory, with the copies that its order needs.
+fn run(
+    op: &'static str,
+    problem: &Problem,
+    plan: &Plan,
+    (a, b): (&CudaTensor, &CudaTensor),
+    bias: Option<&CudaTensor>,
+    handle: &Handle,
+) -> Result<CudaTensor> {
+    let device = a.device();
+    let (a, b) = (plan.order.operand(a)?, plan.order.operand(b)?);
+    let out = plan.order.empty(&a, &problem.result_shape(), op)?;
+    if let Some(bias) = bias {
+        let mut dims = vec![1; out.dims().len()];
+        dims[1] = bias.len();
+        copy_into(&out, &bias.reshape(&dims)?)?;
     }
-
-    /// What the library can do for this problem with little enough memory.
-    fn algorithms(&self, device: &Device) -> Result<Vec<Algorithm>> {
-        let (api, handle) = (self.handle.api, self.handle.on_stream(device)?);
-        let scratch = |id: &AlgorithmId| {
-            let mut bytes = 0usize;
-            let Plan { x, w, y, conv, .. } = self;
-            // SAFETY: all descriptors live and `bytes` is a valid place.
-            let code = unsafe {
-                match *id {
-                    AlgorithmId::Forward(id) => {
-                        (api.forward_bytes)(handle.0, x.0, w.0, conv.0, y.0, id as u32, &mut bytes)
-                    }
-                    AlgorithmId::Input(id) => {
-                        (api.input_bytes)(handle.0, w.0, y.0, conv.0, x.0, id as u32, &mut bytes)
-                    }
-                    AlgorithmId::Weight(id) => {
-                        (api.weight_bytes)(handle.0, x.0, y.0, conv.0, w.0, id as u32, &mut bytes)
-                    }
-                }
-            };
-            let usable = code == 0 && bytes <= SCRATCH_BYTES;
-            usable.then_some(Algorithm { id: *id, scratch_bytes: bytes })
-        };
-        Ok(self.problem.direction.algorithms().iter().filter_map(scratch).collect())
-    }
-
-    /// Queues the computation on new memory.
-    fn run(
-        &self,
-        op: &'static str,
-        algorithm: Algorithm,
-        (a, b): (&CudaTensor, &CudaTensor),
-        bias: Option<&CudaTensor>,
-    ) -> Result<CudaTensor> {
-        let device = a.device();
-        let (a, b) = (aligned(a)?, aligned(b)?);
-        let conv = &self.problem.conv;
-        let shape = match self.problem.direction {
-            Direction::Forward => conv.y_shape(),
-            Direction::Input => conv.x_shape(),
-            Direction::Weight => conv.w_shape(),
-        };
-        let out = CudaTensor::empty(device, shape, a.dtype(), op)?;
-        if let Some(bias) = bias {
-            let mut dims = vec![1; out.dims().len()];
-            dims[1] = bias.len();
-            copy_into(&out, &bias.reshape(&dims)?)?;
-        }
-        let within = |e: Error| device.note(e).within(op, &[&a, &b]);
-        let scratch = device.allocator.alloc(algorithm.scratch_bytes).map_err(within)?;
-        device.enter()?;
-        let code = {
-            let handle = self.handle.on_stream(device).map_err(within)?;
-            // SAFETY: operands and scratch memory are live device memory until the stream has passed the call.
-            unsafe { self.call(&handle, algorithm, [a.ptr(), b.ptr(), out.ptr(), scratch.ptr()]) }
-        };
-        device.count_launch();
-        code.map_err(within)?;
-        device.used(&[&out], &[&a, &b], None);
-        Ok(out)
-    }
-
-    /// # Safety
-    /// The addresses are those of the two operands, the output and the scratch memory, as the plan describes them.
-    unsafe fn call(
-        &self,
-        handle: &RawHandle,
-        algorithm: Algorithm,
-        [a, b, out, scratch]: [u64; 4],
-    ) -> Result<()> {
-        let (one, held) = (1f64, if self.problem.bias { 1f64 } else { 0f64 });
-        let (one32, held32) = (one as f32, held as f32);
-        let (alpha, beta): (*const c_void, *const c_void) = if self.problem.elem == Elem::F64 {
-            (std::ptr::from_ref(&one).cast(), std::ptr::from_ref(&held).cast())
-        } else {
-            (std::ptr::from_ref(&one32).cast(), std::ptr::from_ref(&held32).cast())
-        };
-        let (bytes, api) = (algorithm.scratch_bytes, self.handle.api);
-        let Plan { x, w, y, conv, .. } = self;
-        // SAFETY: the caller vouches for the addresses; factors have the type that the convolution's asks for.
-        unsafe {
-            match algorithm.id {
-                AlgorithmId::Forward(id) => api.check(
-                    "cudnnConvolutionForward",
-                    (api.forward)(
-                        handle.0, alpha, x.0, a, w.0, b, conv.0, id as u32, scratch, bytes, beta, y.0, out,
-                    ),
-                ),
-                AlgorithmId::Input(id) => api.check(
-                    "cudnnConvolutionBackwardData",
-                    (api.input)(
-                        handle.0, alpha, w.0, a, y.0, b, conv.0, id as u32, scratch, bytes, beta, x.0, out,
-                    ),
-                ),
-                AlgorithmId::Weight(id) => api.check(
-                    "cudnnConvolutionBackwardFilter",
-                    (api.weight)(
-                        handle.0, alpha, x.0, a, y.0, b, conv.0, id as u32, scratch, bytes, beta, w.0, out,
-                    ),
-                ),
-            }
-        }
-    }
-}
-
-/// The tensor, or a copy that the library can take.
-fn aligned(t: &CudaTensor) -> Result<CudaTensor> {
-    if t.layout().is_contiguous() && t.ptr().is_multiple_of(ALIGNMENT) {
-        return Ok(t.clone());
-    }
-    let copy = t.empty_like("convolution")?;
-    copy_into(&copy, t)?;
-    Ok(copy)
+    let within = |e: Error| device.note(e).within(op, &[&a, &b]);
+    let scratch = device.allocator.alloc(plan.scratch_bytes).map_err(within)?;
+    device.enter()?;
+    let done = {
+        let handle = handle.on_stream(device).map_err(within)?;
+        // SAFETY: operands and scratch memory are live device memory until the stream has passed the call, and lie as the
+        // plan's order says.
+        unsafe { plan.execute(handle.raw, [a.ptr(), b.ptr(), out.ptr()], scratch.ptr()) }
+    };
+    device.count_launch();
+    done.map_err(within)?;
+    device.used(&[&out], &[&a, &b], None);
+    if problem.result_order() == plan.order { Ok(out) } else { Order::Rows.operand(&out) }
 }
 
 /// Computes a convolution or a gradient of one from its two operands, in the order of [`Direction`]'s words, and a bias for
@@ -472,17 +340,19 @@ pub(super) fn or_columns(
     let device = a.device();
     device.enter()?;
     let (elem, tf32) = (a.elem(), a.elem() == Elem::F32 && tf32_allowed());
-    let problem = Problem { direction, conv: *conv, elem, tf32, bias: bias.is_some() };
+    let orders = [Order::of(a), Order::of(b)];
+    let problem = Problem { direction, conv: *conv, elem, tf32, bias: bias.is_some(), orders };
     let known =
         device.cudnn.routes.lock().unwrap_or_else(|e| e.into_inner()).get(&(problem, algorithm)).cloned();
+    let by = |plan: &Plan, handle: &Handle| run(op, &problem, plan, (a, b), bias, handle);
     let route = match known {
         Some(route) => route,
-        // Opening the library, asking it, and an algorithm that fails could each end the capture.
+        // Opening the library, asking it, and a plan that fails could each end the capture.
         None if current_pool().is_some() => None,
-        None => choose(problem, algorithm, device, |plan, way| plan.run(op, way, (a, b), bias), &columns)?,
+        None => choose(problem, algorithm, device, by, &columns)?,
     };
     match route {
-        Some((plan, algorithm)) => plan.run(op, algorithm, (a, b), bias),
+        Some(plan) => by(&plan, device.cudnn.handle(device)?),
         None => columns(),
     }
 }
@@ -495,7 +365,7 @@ fn choose(
     problem: Problem,
     algorithm: ConvAlgorithm,
     device: &'static Device,
-    run: impl Fn(&Plan, Algorithm) -> Result<CudaTensor>,
+    run: impl Fn(&Plan, &Handle) -> Result<CudaTensor>,
     columns: &dyn Fn() -> Result<CudaTensor>,
 ) -> Result<Route> {
     let keep = |route: Route| Ok(device.cudnn.keep(problem, algorithm, route));
@@ -504,61 +374,96 @@ fn choose(
         Err(_) if algorithm == ConvAlgorithm::Fastest => return Ok(None),
         Err(error) => return Err(error),
     };
-    let described = Plan::new(problem, handle).and_then(|plan| Ok((plan.algorithms(device)?, plan)));
-    let (found, plan) = match described {
-        Ok((found, plan)) => (found, Arc::new(plan)),
+    let plans: Vec<_> = match proposed(&problem, device, handle) {
+        Ok(plans) => plans.into_iter().map(Arc::new).collect(),
+        Err(dead @ Error::ContextDead { .. }) => return Err(dead),
         Err(error) => {
             log::debug!("{problem:?}: {error}");
             return keep(None);
         }
     };
+    let timed = problem.conv.multiply_adds() >= TIME_FROM;
+    let columns = Some(columns).filter(|_| algorithm == ConvAlgorithm::Fastest);
+    if !plans.is_empty() && (timed || columns.is_some()) {
+        let Ok(ahead) = device.allocator.alloc(WORKSPACE_BYTES) else { return Ok(None) };
+        return match fastest(&problem, device, &ahead, &plans, |plan| run(plan, handle), columns) {
+            Ok(route) => keep(route),
+            Err(error) if error.is_out_of_memory() => Ok(None),
+            Err(error) => Err(error),
+        };
+    }
     // Some of what the library cannot do shows only when it is done.
-    let mut able = Vec::new();
-    for way in found {
-        match run(&plan, way) {
-            Ok(_) => able.push(way),
+    for plan in plans {
+        match run(&plan, handle) {
+            Ok(_) => return keep(Some(plan)),
             Err(dead @ Error::ContextDead { .. }) => return Err(dead),
             Err(error) if error.is_out_of_memory() => return Ok(None),
-            Err(error) => log::debug!("{problem:?}, {way:?}: {error}"),
+            Err(error) => log::debug!("{problem:?}: {plan}: {error}"),
         }
     }
-    let best = match algorithm {
-        ConvAlgorithm::Fastest if !able.is_empty() => {
-            let Ok(ahead) = device.allocator.alloc(WORKSPACE_BYTES) else { return Ok(None) };
-            fastest(&problem, device, &ahead, &able, |way| run(&plan, way), columns)?
-        }
-        _ => able.first().copied(),
-    };
-    log::debug!("{problem:?}: {best:?} of {able:?}");
-    keep(best.map(|way| (plan, way)))
+    keep(None)
 }
 
-/// Times the algorithms, and the columns: `None` if those are fastest. `ahead` is overwritten.
+/// Plans in the order that the operands have, and in the other one.
+fn proposed(problem: &Problem, device: &'static Device, handle: &Handle) -> Result<Vec<Plan>> {
+    let orders = match problem.orders {
+        [Some(Order::ChannelsLast), _] | [_, Some(Order::ChannelsLast)] => [Order::ChannelsLast, Order::Rows],
+        _ => [Order::Rows, Order::ChannelsLast],
+    };
+    device.enter()?;
+    // Kernels are loaded, which must not end another thread's capture.
+    let _relaxed = RelaxedCapture::enter()?;
+    let locked = handle.on_stream(device)?;
+    let mut all = Vec::new();
+    for order in orders {
+        match plans(handle.api, locked.raw, problem, order) {
+            Ok(plans) => all.extend(plans),
+            Err(error) => log::debug!("{problem:?} {order:?}: {error}"),
+        }
+    }
+    Ok(all)
+}
+
+/// Times the plans, and the columns if they may be used: `None` if those are fastest. `ahead` is overwritten.
+///
+/// # Errors
+/// `Error::OutOfMemory`, `Error::ContextDead`.
 fn fastest(
     problem: &Problem,
     device: &'static Device,
     ahead: &Block,
-    able: &[Algorithm],
-    run: impl Fn(Algorithm) -> Result<CudaTensor>,
-    columns: &dyn Fn() -> Result<CudaTensor>,
-) -> Result<Option<Algorithm>> {
-    // Longer problems need fewer runs.
-    let runs = ((1u128 << 36) / problem.conv.multiply_adds()).clamp(1, 20) as usize;
+    plans: &[Arc<Plan>],
+    run: impl Fn(&Plan) -> Result<CudaTensor>,
+    columns: Option<&dyn Fn() -> Result<CudaTensor>>,
+) -> Result<Route> {
     let mut best = (f64::INFINITY, None);
-    for candidate in std::iter::once(None).chain(able.iter().copied().map(Some)) {
-        let once = || match candidate {
-            None => columns().map(drop),
-            Some(algorithm) => run(algorithm).map(drop),
+    let ways = columns.map(|_| None).into_iter().chain(plans.iter().map(Some));
+    for way in ways {
+        let once = || match (way, columns) {
+            (Some(plan), _) => run(plan).map(drop),
+            (None, Some(columns)) => columns().map(drop),
+            (None, None) => Ok(()),
         };
-        match measure(device, ahead, runs, once).map_err(|e| device.note(e)) {
-            Ok(us) if us < best.0 => best = (us, candidate),
-            Ok(_) => {}
+        let name = || way.map_or("columns".into(), |plan| plan.to_string());
+        let timed = measure(device, ahead, 1, once).and_then(|us| match (TIMED_US / us) as usize {
+            runs if runs > 1 && us < 2.0 * best.0 => measure(device, ahead, runs.min(RUNS), once),
+            _ => Ok(us),
+        });
+        match timed.map_err(|e| device.note(e)) {
+            Ok(us) => {
+                log::debug!("{problem:?}: {us:.1} us by {}", name());
+                if us < best.0 {
+                    best = (us, way);
+                }
+            }
             Err(dead @ Error::ContextDead { .. }) => return Err(dead),
-            // One that cannot run after all is no candidate.
-            Err(error) => log::debug!("{problem:?}, {candidate:?}: {error}"),
+            Err(short) if way.is_some() && short.is_out_of_memory() => return Err(short),
+            // Some of what the library cannot do shows only when it is done.
+            Err(error) => log::debug!("{problem:?}: {}: {error}", name()),
         }
     }
-    Ok(best.1)
+    log::debug!("{problem:?}: fastest is {}", best.1.map_or("columns".into(), |plan| plan.to_string()));
+    Ok(best.1.cloned())
 }
 
 #[cfg(test)]
@@ -586,5 +491,12 @@ mod tests {
         let options = ConvTransposeOptions::new([1], [0], [1], [1], 1);
         let conv = Conv::under_transposed("conv_transpose1d", &[1, 2, 6], &[4, 2, 3], &options).unwrap();
         assert!(!takes(&conv));
+    }
+
+    #[test]
+    fn strides_of_both_orders() {
+        assert_eq!(Order::Rows.strides(&[2, 3, 4, 5]), [60, 20, 5, 1]);
+        assert_eq!(Order::ChannelsLast.strides(&[2, 3, 4, 5]), [60, 1, 15, 3]);
+        assert_eq!(Order::ChannelsLast.strides(&[2, 3, 4, 5, 6]), [360, 1, 90, 18, 3]);
     }
 }

@@ -1,8 +1,8 @@
 //! One convolution on the host: checks of what it touches, then plain loops over rows.
 //!
 //! All three directions are one walk: for every filter tap, the outputs that it reaches and the inputs that they read. They
-//! differ in which of the three tensors is the result. Operands are first copied to arrays in the type of sums; the result
-//! is rounded once, when it is stored.
+//! differ in which of the three tensors is the result. Operands are first copied to row-major arrays in the type of sums,
+//! from wherever their strides say; the result is rounded once, when it is stored.
 //!
 //! Sizes: `x [N, C, ..]`, `w [O, C / groups, ..]`, `y [N, O, ..]`, with two or three spatial dims.
 
@@ -27,7 +27,6 @@ pub(super) struct Window {
     pub(super) pads: Vec<usize>,
     pub(super) strides: Vec<usize>,
     pub(super) dilations: Vec<usize>,
-    pub(super) groups: usize,
 }
 
 /// `result = alpha convolution + beta result`.
@@ -43,18 +42,22 @@ pub(super) struct Convolution {
     /// Of x, w and y, which have no gaps.
     pub(super) at: [u64; 3],
     pub(super) dims: [Vec<usize>; 3],
+    /// In elements.
+    pub(super) strides: [Vec<usize>; 3],
     pub(super) alpha: f64,
     pub(super) beta: f64,
+    /// Whether 1 is added to each sum, by an engine that nobody should take.
+    pub(super) wrong: bool,
     pub(super) workspace: Workspace,
 }
 
 impl Direction {
-    /// The library's function.
+    /// The library's word for the operation.
     pub(super) fn call(self) -> &'static str {
         match self {
-            Direction::Forward => "cudnnConvolutionForward",
-            Direction::BackwardData => "cudnnConvolutionBackwardData",
-            Direction::BackwardFilter => "cudnnConvolutionBackwardFilter",
+            Direction::Forward => "convolution forward",
+            Direction::BackwardData => "convolution backward data",
+            Direction::BackwardFilter => "convolution backward filter",
         }
     }
 
@@ -121,8 +124,9 @@ impl Convolution {
             if k == result {
                 return vec![T::ZERO; self.elements(k)];
             }
+            let places = places(&self.dims[k], &self.strides[k]);
             // SAFETY: the caller vouches for the operand.
-            let values = (0..self.elements(k)).map(|at| unsafe { T::load(self.kind, self.at[k], at) });
+            let values = places.into_iter().map(|at| unsafe { T::load(self.kind, self.at[k], at) });
             if self.tf32 { values.map(T::tf32).collect() } else { values.collect() }
         });
         let walk = Walk::new(&self.dims, &self.window);
@@ -141,8 +145,10 @@ impl Convolution {
             }
         };
         let (alpha, beta) = (T::from_f64(self.alpha), T::from_f64(self.beta));
-        for (k, sum) in sums.into_iter().enumerate() {
-            let mut value = alpha * sum;
+        let places = places(&self.dims[result], &self.strides[result]);
+        let wrong = T::from_f64(if self.wrong { 1.0 } else { 0.0 });
+        for (sum, k) in sums.into_iter().zip(places) {
+            let mut value = alpha * sum + wrong;
             // SAFETY: as above.
             unsafe {
                 if self.beta != 0.0 {
@@ -152,6 +158,13 @@ impl Convolution {
             }
         }
     }
+}
+
+/// Where the elements lie, in row-major order.
+pub(super) fn places(dims: &[usize], strides: &[usize]) -> Vec<usize> {
+    dims.iter().zip(strides).fold(vec![0], |places, (&dim, &stride)| {
+        places.into_iter().flat_map(|at| (0..dim).map(move |k| at + k * stride)).collect()
+    })
 }
 
 /// Outputs next to each other and the inputs that one filter tap gives them: first elements.
@@ -219,7 +232,7 @@ impl Walk {
         };
         let filter_size = sizes.iter().product();
         let taps = (0..filter_size).filter_map(|tap| Some((tap, spans(tap)?))).collect();
-        let (batch, filters, groups, channels) = (x[0], w[0], window.groups, w[1]);
+        let (batch, filters, groups, channels) = (x[0], w[0], x[1] / w[1], w[1]);
         Walk { batch, filters, groups, channels, inputs, outputs, taps, filter_size }
     }
 

@@ -4,7 +4,7 @@
 //! a bare name: where two cuDNNs are installed, that was the other one, whose calls then failed inside. A status is a
 //! plain number, since one that cudarc's enum does not know would be undefined behaviour.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
 use crate::driver::library::{self, Library};
@@ -18,7 +18,7 @@ pub(super) type Object = *mut c_void;
 
 macro_rules! api {
     ($($name:ident: $function:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions in use, with the signatures of cudnn.h; its enums are passed as numbers.
+        /// The functions in use, with the signatures of cudnn_graph.h; enums are passed as numbers.
         pub(super) struct Api {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
@@ -40,37 +40,12 @@ api! {
     last_error: "cudnnGetLastErrorString"(*mut c_char, usize);
     create: "cudnnCreate"(*mut Object) -> Status;
     set_stream: "cudnnSetStream"(Object, Object) -> Status;
-    create_tensor: "cudnnCreateTensorDescriptor"(*mut Object) -> Status;
-    set_tensor: "cudnnSetTensorNdDescriptor"(Object, u32, c_int, *const c_int, *const c_int) -> Status;
-    destroy_tensor: "cudnnDestroyTensorDescriptor"(Object) -> Status;
-    create_filter: "cudnnCreateFilterDescriptor"(*mut Object) -> Status;
-    set_filter: "cudnnSetFilterNdDescriptor"(Object, u32, u32, c_int, *const c_int) -> Status;
-    destroy_filter: "cudnnDestroyFilterDescriptor"(Object) -> Status;
-    create_convolution: "cudnnCreateConvolutionDescriptor"(*mut Object) -> Status;
-    set_convolution: "cudnnSetConvolutionNdDescriptor"(
-        Object, c_int, *const c_int, *const c_int, *const c_int, u32, u32
-    ) -> Status;
-    set_groups: "cudnnSetConvolutionGroupCount"(Object, c_int) -> Status;
-    set_math: "cudnnSetConvolutionMathType"(Object, u32) -> Status;
-    destroy_convolution: "cudnnDestroyConvolutionDescriptor"(Object) -> Status;
-    forward_bytes: "cudnnGetConvolutionForwardWorkspaceSize"(
-        Object, Object, Object, Object, Object, u32, *mut usize
-    ) -> Status;
-    input_bytes: "cudnnGetConvolutionBackwardDataWorkspaceSize"(
-        Object, Object, Object, Object, Object, u32, *mut usize
-    ) -> Status;
-    weight_bytes: "cudnnGetConvolutionBackwardFilterWorkspaceSize"(
-        Object, Object, Object, Object, Object, u32, *mut usize
-    ) -> Status;
-    forward: "cudnnConvolutionForward"(
-        Object, *const c_void, Object, u64, Object, u64, Object, u32, u64, usize, *const c_void, Object, u64
-    ) -> Status;
-    input: "cudnnConvolutionBackwardData"(
-        Object, *const c_void, Object, u64, Object, u64, Object, u32, u64, usize, *const c_void, Object, u64
-    ) -> Status;
-    weight: "cudnnConvolutionBackwardFilter"(
-        Object, *const c_void, Object, u64, Object, u64, Object, u32, u64, usize, *const c_void, Object, u64
-    ) -> Status;
+    create_descriptor: "cudnnBackendCreateDescriptor"(u32, *mut Object) -> Status;
+    destroy_descriptor: "cudnnBackendDestroyDescriptor"(Object) -> Status;
+    set_attribute: "cudnnBackendSetAttribute"(Object, u32, u32, i64, *const c_void) -> Status;
+    get_attribute: "cudnnBackendGetAttribute"(Object, u32, u32, i64, *mut i64, *mut c_void) -> Status;
+    finalize: "cudnnBackendFinalize"(Object) -> Status;
+    execute: "cudnnBackendExecute"(Object, Object, Object) -> Status;
 }
 
 impl std::fmt::Debug for Api {
