@@ -31,9 +31,9 @@ set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # Groups: cases of each property, and the budgets in seconds. The budgets hold on 16 cores, compiled kernels included.
-quick_cases=3 full_cases=23 sanitizer_cases=1
+quick_cases=3 full_cases=25 sanitizer_cases=1
 # Random programs: each brings kernels to compile, and none has gradients.
-quick_programs=5 full_programs=280
+quick_programs=5 full_programs=100
 # Dtypes that load, compute and combine as another one does.
 quick_skips=(--skip ::f64 --skip ::f16 --skip ::i8 --skip ::i16 --skip ::u16 --skip ::u32 --skip ::u64)
 quick_s=120 full_s=480 large_s=540 sanitizer_s=270

@@ -85,6 +85,8 @@ fn backward_values(elem: Elem) -> u64 {
     if elem == Elem::F64 { 4 } else { 8 }
 }
 
+/// Larger blocks have too few registers for a thread.
+const BACKWARD_BLOCK: u64 = 512;
 /// Threads of the backward case on a multiprocessor, which leaves each 64 registers.
 const BACKWARD_THREADS: u64 = 1024;
 
@@ -103,7 +105,8 @@ pub(crate) fn layer_norm_backward(
     let (rows, size, _) = around(x.dims(), x.dims().len() - 1);
     let (device, elem) = (x.device(), x.elem());
     let aligned = |bytes| all_aligned(&[x, dx, dy, gamma], bytes);
-    let Some(row) = RowInRegisters::of_values(backward_values(elem), size, elem, aligned) else {
+    let row = RowInRegisters::of_values(backward_values(elem), size, elem, aligned);
+    let Some(row) = row.filter(|row| row.block <= BACKWARD_BLOCK) else {
         return Ok(None);
     };
     let blocks = row.blocks(rows).min(device.props.sm_count as u64 * (BACKWARD_THREADS / row.block));
@@ -136,7 +139,7 @@ pub(super) fn instances() -> Vec<Instance> {
         all.extend(cases.map(|case| Instance::new(&LAYER_NORM, "layer_norm", &defs(elem, case))));
         // The largest block, and a warp, with packs and with single elements.
         let (values, bytes) = (backward_values(elem), elem.size_bytes() as u64);
-        for (threads, aligned) in [(1024, 16), (32, 16), (1024, bytes), (32, bytes)] {
+        for (threads, aligned) in [(BACKWARD_BLOCK, 16), (32, 16), (BACKWARD_BLOCK, bytes), (32, bytes)] {
             let row = RowInRegisters::of_values(values, threads * values, elem, |bytes| bytes <= aligned);
             let defs = defs(elem, Case::Backward(row.expect("the row fits")));
             all.push(Instance::new(&LAYER_NORM, "layer_norm_backward", &defs));

@@ -212,7 +212,12 @@ extern "C" __global__ void __launch_bounds__(LANES)
 #pragma unroll
             for (u32 s = 0; s < STEPS; ++s) {
                 // The first lane of a place adds up those of the others.
-                const u32 same = __match_any_sync(FULL, place[s]);
+                u32 same = FULL;
+#pragma unroll
+                for (u32 bit = 1; bit <= SIZE; bit <<= 1) {  // a loop of votes takes less time than __match_any_sync
+                    const u32 have = __ballot_sync(FULL, (place[s] & bit) != 0);
+                    same &= place[s] & bit ? have : ~have;
+                }
                 const bool leads = place[s] < SIZE && (same & ((1u << lane) - 1)) == 0;
                 u32 others = leads ? same & (same - 1) : 0;
                 A sum = leads ? combine(line[place[s]], term[s]) : (A)0;

@@ -46,7 +46,8 @@ pub enum ConvAlgorithm {
     #[default]
     Fastest,
     /// cuDNN, but for what it does not take: tensors without elements or of 2^31 and more, an output padding that adds no
-    /// window, and what a captured graph is the first to compute. A missing library is an error.
+    /// window, the bias of a transposed convolution in 16 bits, and what a captured graph is the first to compute. A missing
+    /// library is an error.
     Cudnn,
     /// Columns (`im2col`) and cuBLASLt.
     Columns,
@@ -334,7 +335,9 @@ pub(super) fn or_columns(
     let algorithm = algorithm();
     let work = conv.multiply_adds();
     let small = work < TIME_FROM && algorithm == ConvAlgorithm::Fastest;
-    if small || algorithm == ConvAlgorithm::Columns || work == 0 || !takes(conv) {
+    // On an H200, cuDNN 9.19 rounds these sums before it adds what the output held, the bias.
+    let rounds_twice = direction == Direction::Input && bias.is_some() && a.elem().size_bytes() == 2;
+    if small || algorithm == ConvAlgorithm::Columns || work == 0 || rounds_twice || !takes(conv) {
         return columns();
     }
     let device = a.device();
