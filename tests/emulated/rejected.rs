@@ -332,6 +332,7 @@ const CASES: &[Case] = cases! {
     interpolate 1, interpolate: Cuda::interpolate(image(), [7, 3], InterpolateOptions::new(InterpolateMode::Bilinear));
     interpolate 1, interpolate_backward: Cuda::interpolate_backward(image(), floats(&[1, 2, 7, 3]), [7, 3], InterpolateOptions::new(InterpolateMode::Bilinear));
     layer_norm 1, layer_norm: Cuda::layer_norm(floats(&[3, 8]), floats(&[8]), None, 1e-5);
+    layer_norm_backward 1, layer_norm_backward: Cuda::layer_norm_backward(floats(&[3, 8]), floats(&[3, 8]), floats(&[8]), 1e-5);
     nd 1, float_gather_nd: Cuda::float_gather_nd(floats(&[5, 4]), ints(&[2, 2], vec![0, 1, 2, 0]));
     nd 2, float_scatter_nd: scatter_nd(IndexingUpdateOp::Assign);
     nd 3, float_scatter_nd: scatter_nd(IndexingUpdateOp::Assign);
