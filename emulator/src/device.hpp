@@ -204,14 +204,6 @@ static inline unsigned __ballot_sync(unsigned mask, int x, int line = __builtin_
 }
 static inline int __any_sync(unsigned mask, int x, int line = __builtin_LINE()) { return __ballot_sync(mask, x, line) != 0; }
 static inline int __all_sync(unsigned mask, int x, int line = __builtin_LINE()) { return __ballot_sync(mask, x, line) == mask; }
-template <typename T>
-static inline unsigned __match_any_sync(unsigned mask, T x, int line = __builtin_LINE()) {
-    unsigned same = 0;
-    for (int lane = 0; lane < 32; ++lane) {
-        if (mask >> lane & 1 && __shfl_sync(mask, x, lane, 32, line) == x) same |= 1u << lane;
-    }
-    return same;
-}
 static inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
     kiln_state.warp(KILN_SYNC, mask, 0, 0, 32, line);
 }

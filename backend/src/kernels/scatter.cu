@@ -212,9 +212,9 @@ extern "C" __global__ void __launch_bounds__(LANES)
 #pragma unroll
             for (u32 s = 0; s < STEPS; ++s) {
                 // The first lane of a place adds up those of the others.
-                u32 same = FULL;
+                u32 same = FULL;  // the lanes with this place
 #pragma unroll
-                for (u32 bit = 1; bit <= SIZE; bit <<= 1) {  // a loop of votes takes less time than __match_any_sync
+                for (u32 bit = 1; bit <= SIZE; bit <<= 1) {
                     const u32 have = __ballot_sync(FULL, (place[s] & bit) != 0);
                     same &= place[s] & bit ? have : ~have;
                 }
