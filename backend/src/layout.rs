@@ -107,6 +107,42 @@ impl Layout {
         true
     }
 
+    /// The dimensions from the outermost to the innermost in memory: by the length of their strides, equal ones as they
+    /// stand. Those of size 1, which have no place there, come first.
+    pub(crate) fn memory_order(&self) -> SmallVec<[usize; 6]> {
+        let mut order: SmallVec<[usize; 6]> = (0..self.rank()).collect();
+        order.sort_by_key(|&d| if self.dims()[d] == 1 { (0, 0) } else { (1, -self.strides[d].abs()) });
+        order
+    }
+
+    /// Whether elements share a place because a dimension repeats them.
+    pub(crate) fn repeats(&self) -> bool {
+        self.dims().iter().zip(&self.strides).any(|(&size, &stride)| size != 1 && stride == 0)
+    }
+
+    /// A layout of the same shape whose elements lie without gaps from offset 0 on, in the order of these; row-major where
+    /// these have none because they repeat.
+    pub(crate) fn packed(&self) -> Self {
+        let mut packed = Layout::contiguous(self.shape.clone());
+        if self.repeats() || self.is_contiguous() {
+            return packed;
+        }
+        let mut step = 1i64;
+        for d in self.memory_order().into_iter().rev() {
+            packed.strides[d] = step;
+            step *= self.dims()[d] as i64;
+        }
+        packed
+    }
+
+    /// Whether the elements lie without gaps, in whatever order of the dimensions.
+    pub(crate) fn is_packed(&self) -> bool {
+        let same = |packed: Layout| {
+            (0..self.rank()).all(|d| self.dims()[d] == 1 || packed.strides[d] == self.strides[d])
+        };
+        self.is_contiguous() || same(self.packed())
+    }
+
     /// The lowest and the highest offset that an element has, or `None` for an empty tensor.
     pub fn span(&self) -> Option<(i64, i64)> {
         if self.is_empty() {
@@ -350,6 +386,27 @@ mod tests {
 
     fn layout(dims: &[usize]) -> Layout {
         Layout::contiguous(Shape::from(dims.to_vec()))
+    }
+
+    #[test]
+    fn a_packed_layout_keeps_the_order_of_memory() {
+        let channels_last = layout(&[2, 5, 7, 3]).permute(&[0, 3, 1, 2]).unwrap();
+        assert!(channels_last.is_packed() && channels_last.packed() == channels_last);
+        let gaps = channels_last.narrow(2, 1, 3).flip(&[3]).unwrap();
+        assert!(!gaps.is_packed());
+        assert_eq!(gaps.packed().strides(), [63, 1, 21, 3]);
+        assert_eq!((gaps.packed().offset(), gaps.packed().is_packed()), (0, true));
+        // A dimension of one element has any stride.
+        let one = layout(&[4, 6]).permute(&[1, 0]).unwrap().reshape(&[6, 1, 4]).unwrap();
+        assert!(one.is_packed() && one.packed().is_packed());
+        assert_eq!(one.memory_order().as_slice(), [1, 2, 0]);
+        // Windows that overlap have gaps nowhere, and more elements than places.
+        let windows = layout(&[10]).unfold(0, 4, 2).unwrap();
+        assert!(!windows.is_packed() && windows.packed().is_contiguous());
+        let repeated = layout(&[4, 1]).expand(&[4, 6]).unwrap().permute(&[1, 0]).unwrap();
+        assert!(!repeated.is_packed() && repeated.packed().is_contiguous());
+        let empty = layout(&[0, 3]).permute(&[1, 0]).unwrap();
+        assert!(empty.is_packed() && empty.packed().is_contiguous());
     }
 
     /// Every element's offset, in row-major order of the indices: the definition that the rest is checked against.

@@ -160,10 +160,10 @@ impl CudaTensor {
         Arc::strong_count(&self.storage) == 1 && self.storage.pool == crate::driver::graph::current_pool()
     }
 
-    /// Whether the tensor is its whole storage in row-major order.
+    /// Whether the tensor is its whole storage, each element once.
     pub(crate) fn fills_storage(&self) -> bool {
         self.layout.offset() == 0
-            && self.layout.is_contiguous()
+            && self.layout.is_packed()
             && self.len() * self.elem.size_bytes() == self.storage.block.size_bytes()
     }
 

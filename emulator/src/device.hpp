@@ -204,6 +204,11 @@ static inline unsigned __ballot_sync(unsigned mask, int x, int line = __builtin_
 }
 static inline int __any_sync(unsigned mask, int x, int line = __builtin_LINE()) { return __ballot_sync(mask, x, line) != 0; }
 static inline int __all_sync(unsigned mask, int x, int line = __builtin_LINE()) { return __ballot_sync(mask, x, line) == mask; }
+// Of the whole warp.
+static inline unsigned __reduce_add_sync(unsigned mask, unsigned x, int line = __builtin_LINE()) {
+    for (int lanes = 16; lanes > 0; lanes >>= 1) x += __shfl_xor_sync(mask, x, lanes, 32, line);
+    return x;
+}
 static inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
     kiln_state.warp(KILN_SYNC, mask, 0, 0, 32, line);
 }

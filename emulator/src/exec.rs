@@ -939,10 +939,11 @@ mod tests {
             y[192 + t] = __shfl_sync(~0u, x, 9, 16);
             y[256 + t] = (float)__popc(__ballot_sync(~0u, t % 3 == 0));
             y[320 + t] = __any_sync(~0u, t == 40) + 2 * __all_sync(~0u, t < 32);
+            y[384 + t] = (float)__reduce_add_sync(~0u, t);
         }"#;
-        let y = floats(&[0.0; 384]);
+        let y = floats(&[0.0; 448]);
         launch(text, &[y], 1, 64).unwrap();
-        let y = read(y, 384);
+        let y = read(y, 448);
         for t in 0..64usize {
             let lane = t % 32;
             let expected = [
@@ -952,6 +953,7 @@ mod tests {
                 (t / 16 * 16 + 9) as f32,
                 11.0,
                 if t < 32 { 2.0 } else { 1.0 },
+                if t < 32 { 496.0 } else { 1520.0 },
             ];
             for (k, e) in expected.into_iter().enumerate() {
                 assert_eq!(y[k * 64 + t], e, "result {k} of thread {t}");

@@ -162,7 +162,15 @@ struct Translated {
 /// Takes CUDA's words out of preprocessed text, and appends a way into each kernel.
 fn translate(text: &str) -> Result<Translated, String> {
     let (device, kernel) = text.split_once(MARKER).ok_or("the preprocessed text has lost its marker")?;
-    let waits = ["kiln_state.barrier(", "__syncwarp", "__shfl", "__ballot", "__any_sync", "__all_sync"];
+    let waits = [
+        "kiln_state.barrier(",
+        "__syncwarp",
+        "__shfl",
+        "__ballot",
+        "__any_sync",
+        "__all_sync",
+        "__reduce_add_sync",
+    ];
     let waits = waits.iter().any(|word| kernel.contains(word));
     let mut out = format!("{device}{MARKER}");
     let (mut rest, mut entries) = (kernel, Vec::new());

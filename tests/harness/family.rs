@@ -67,7 +67,8 @@ pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
 /// Tests run in parallel; those that watch memory or faults of the whole device run alone.
 static DEVICE: RwLock<()> = RwLock::new(());
 
-/// Held by a test that may run beside others. A test holds one only.
+/// Held by a test that may run beside others, for no longer than it has to: one that must run alone waits for it, and all
+/// others wait for that one. A test holds one only.
 pub(crate) fn shared() -> RwLockReadGuard<'static, ()> {
     DEVICE.read().unwrap_or_else(|e| e.into_inner())
 }
@@ -99,7 +100,7 @@ pub(crate) fn drawing() -> Drawing {
     (DRAWS.lock().unwrap_or_else(PoisonError::into_inner), shared())
 }
 
-/// How a family holds the device: never looked at, dropped with it.
+/// How a case holds the device: never looked at, dropped with it. Between cases, a test that must run alone may come.
 #[allow(dead_code)]
 enum Turn {
     Shared(RwLockReadGuard<'static, ()>),
@@ -125,29 +126,29 @@ pub(crate) struct Family<S: Backend> {
     lost: bool,
     shrinking: Duration,
     backend: PhantomData<S>,
-    _turn: Turn,
+    turn: fn() -> Turn,
 }
 
 impl<S: Backend> Family<S> {
     /// A family as users know it (reduce, matmul, ..) and the dtype that its cases are counted under.
     #[track_caller]
     pub(crate) fn new(name: &'static str, dtype: DType) -> Self {
-        Family::with(name, dtype, Settings::of_environment(), Turn::Shared(shared()), Location::caller())
+        Family::with(name, dtype, Settings::of_environment(), || Turn::Shared(shared()), Location::caller())
     }
 
     /// For cases that draw from the device's random numbers.
     #[track_caller]
     pub(crate) fn drawing(name: &'static str, dtype: DType) -> Self {
-        Family::with(name, dtype, Settings::of_environment(), Turn::Drawing(drawing()), Location::caller())
+        Family::with(name, dtype, Settings::of_environment(), || Turn::Drawing(drawing()), Location::caller())
     }
 
     /// With settings of its own, for the harness's tests.
     #[track_caller]
     pub(crate) fn of(settings: Settings, name: &'static str, dtype: DType) -> Self {
-        Family::with(name, dtype, settings, Turn::Shared(shared()), Location::caller())
+        Family::with(name, dtype, settings, || Turn::Shared(shared()), Location::caller())
     }
 
-    fn with(name: &'static str, dtype: DType, settings: Settings, turn: Turn, at: &Location) -> Self {
+    fn with(name: &'static str, dtype: DType, settings: Settings, turn: fn() -> Turn, at: &Location) -> Self {
         let module = Path::new(at.file()).file_stem().map(|s| s.to_string_lossy().into_owned());
         Family {
             name,
@@ -162,7 +163,7 @@ impl<S: Backend> Family<S> {
             lost: false,
             shrinking: PER_FAMILY,
             backend: PhantomData,
-            _turn: turn,
+            turn,
         }
     }
 
@@ -208,6 +209,7 @@ impl<S: Backend> Family<S> {
     /// One run of a case: what was chosen, and the first failure.
     fn run_case(&mut self, f: &mut impl FnMut(&mut Self, &mut Rng), mut rng: Rng) -> (Tape, Option<Failure>) {
         self.failure = None;
+        let _turn = (self.turn)();
         if let Err(text) = caught(|| f(self, &mut rng)) {
             self.fail(&[], String::new(), Wrong::Test, format!("the test's own code failed: {text}"));
         }

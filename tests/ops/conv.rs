@@ -6,6 +6,7 @@ use burn_backend::ops::{ConvOptions, ConvTransposeOptions, DeformConvOptions, Fl
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{Backend, DType, FloatDType};
 use burn_tensor::Tensor;
+use burn_tensor::activation::relu;
 use burn_tensor::module::conv2d;
 use kiln::{ConvAlgorithm, Cuda, CudaDevice, CudaTensor};
 
@@ -255,6 +256,33 @@ fn a_convolution_with_channels_last_is_one_launch_where_cudnn_is_installed() {
     assert_eq!(launches, 1);
     let y = y.into_primitive().tensor();
     assert_eq!((y.dims(), y.layout().strides()), (&[2, 16, 6, 5][..], &[480, 1, 80, 16][..]));
+}
+
+/// A block of a residual network: what lies with channels last stays so, and each operation is one launch.
+#[test]
+fn channels_stay_last_from_one_convolution_to_the_next() {
+    let _alone = alone();
+    if CudaDevice::cudnn_version().is_err() {
+        return;
+    }
+    let _way = Way::new(ConvAlgorithm::Cudnn);
+    let device = CudaDevice::new(0);
+    let ones = |shape: [usize; 4]| Tensor::<Cuda, 4>::ones(shape, &device);
+    let (x, w) = (ones([2, 6, 5, 8]).permute([0, 3, 1, 2]), ones([8, 8, 1, 1]));
+    let (scale, shift) = (ones([1, 8, 1, 1]), ones([1, 8, 1, 1]));
+    let conv = |x| conv2d(x, w.clone(), None, ConvOptions::new([1; 2], [0; 2], [1; 2], 1));
+    let block = || conv(relu(conv(x.clone()) * scale.clone() + shift.clone()) + x.clone());
+    let expected = block().into_data();
+    let (y, launches) = launches(block);
+    assert_eq!(launches, 6);
+    let strides = |t: Tensor<Cuda, 4>| t.into_primitive().tensor().layout().strides().to_vec();
+    assert_eq!(strides(y.clone()), [240, 1, 40, 8]);
+    // A tensor that is held, so that the result is another one, in another dtype, and one of bools.
+    assert_eq!(strides(y.clone().cast(FloatDType::F16)), [240, 1, 40, 8]);
+    let where_large = y.clone().greater_elem(1.0);
+    assert_eq!(where_large.clone().into_primitive().layout().strides(), [240, 1, 40, 8]);
+    assert_eq!(strides(y.clone().mask_fill(where_large, 0.0)), [240, 1, 40, 8]);
+    y.into_data().assert_eq(&expected, true);
 }
 
 /// Windows may have only padding to read.

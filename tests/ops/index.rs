@@ -321,12 +321,23 @@ fn scattered_in_order(dtype: DType) {
         let at = Arg::random(rng, &shape(count), at_dtype, Domain::Index(places));
         let args = [x, at, Arg::random(rng, &shape(count), dtype, Domain::Normal)];
         let [x, at, values] = [&args[0], &args[1], &args[2]].map(Arg::dense);
+        let round = |sum: f64| if dtype == DType::F64 { sum } else { sum as f32 as f64 };
         let mut sums = x.as_floats().to_vec();
-        for (k, (&at, &value)) in at.as_ints().iter().zip(values.as_floats()).enumerate() {
-            let sum = &mut sums[k / count.max(1) * size + at as usize];
-            *sum += value;
-            if dtype != DType::F64 {
-                *sum = *sum as f32 as f64;
+        for (k, line) in sums.chunks_mut(size).enumerate() {
+            let (at, values) =
+                (&at.as_ints()[k * count..][..count], &values.as_floats()[k * count..][..count]);
+            // Of 32 in a row, those with one place are added up first.
+            for (at, values) in at.chunks(32).zip(values.chunks(32)) {
+                let mut terms: Vec<(usize, f64)> = Vec::new();
+                for (&at, &value) in at.iter().zip(values) {
+                    match terms.iter_mut().find(|term| term.0 == at as usize) {
+                        Some(term) => term.1 = round(term.1 + value),
+                        None => terms.push((at as usize, value)),
+                    }
+                }
+                for (at, term) in terms {
+                    line[at] = round(line[at] + term);
+                }
             }
         }
         let sums = sums.into_iter().map(|sum| round_to(sum, dtype)).collect();

@@ -104,7 +104,8 @@ fn variant(nest: &Nest<OPERANDS>, elems: &[Elem], aligned: impl Fn(usize, usize)
     if v == 1 { strided } else { Variant { case: Case::Rows, v, broadcast, narrow_index } }
 }
 
-/// `out[i] = op(inputs[i].., scalars)`, where each input's shape broadcasts to `out`'s. `out` may be an input itself.
+/// `out[i] = op(inputs[i].., scalars)`, where each input's shape broadcasts to `out`'s. `out` may be an input itself; it is
+/// row-major if the operation knows its index.
 /// `scalar_elem` gives the scalars' compute type.
 pub(crate) fn elementwise(
     op: &'static Op,
@@ -127,7 +128,17 @@ pub(crate) fn elementwise(
         // An operand that is not there must not keep loops apart.
         k => expanded.get(k - 1).map_or(out.layout().strides(), |s| s),
     };
-    let nest = Nest::new(shape, [strides(0), strides(1), strides(2), strides(3)]);
+    let all = [strides(0), strides(1), strides(2), strides(3)];
+    let nest = match out.layout() {
+        rows if rows.is_contiguous() => Nest::new(shape, all),
+        // Neighbours in the output's memory are written together.
+        other => {
+            let order = other.memory_order();
+            let ordered = all.map(|strides| order.iter().map(|&d| strides[d]).collect::<Strides>());
+            let shape: SmallVec<[usize; 6]> = order.iter().map(|&d| shape[d]).collect();
+            Nest::new(&shape, ordered.each_ref().map(|strides| &strides[..]))
+        }
+    };
     let mut pointers = [out.ptr(), 0, 0, 0];
     for (at, tensor) in pointers[1..].iter_mut().zip(inputs) {
         *at = tensor.ptr();

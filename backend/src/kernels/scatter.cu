@@ -5,7 +5,7 @@
 //            CASE_ATOMIC   one thread an element. Integers and "or": the result does not depend on the order. Floats: it does,
 //                          in the last bits, so this is only taken where the two below would be slow
 //            CASE_LINES    one thread for all the values along the indexed dimension, in their order: deterministic
-//            CASE_SHARED   one warp for them, and a line of x in shared memory meanwhile: deterministic. See below
+//            CASE_SHARED   one block for them, and a line of x in shared memory meanwhile: deterministic. See below
 //            CASE_RANK, CASE_ROWS, CASE_CARRY   select_add for floats, deterministic: sorts the indices, then adds the rows of
 //                          value that share an index in their order. See below
 //            and, unless values are added, REDUCE: 1 multiplies; 2 takes the smaller, 3 the larger, of which NaN is both.
@@ -149,41 +149,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 // generated  also SIZE places in shared memory, V elements of x a pack
 // shapes     x: [lines, size], row-major, size <= SIZE, size % V == 0;  from: what x holds before, alike, may be x;  `lines`
 //            lines, which the loops walk, of `count` values each
-// launch     blocks of one warp, grid-stride
+// launch     blocks of LINE_THREADS threads, grid-stride
 //
-// 32 values are added at a time, in their order.
-#define LANES 32
+// Of each 32 values in a row, those with one place are added up in their order, and the sum is added to the line. Each warp finds
+// the sums of STEPS times 32 values, which no other waits for; the warps then add theirs to the line in turn.
+#define LINE_THREADS 128
 #define FULL 0xffffffffu
-#define PACKS 16  // of x in flight, for each lane
-#define STEPS 16  // of 32 values in flight
+#define PACKS 8  // of x in flight, for each thread
+#define STEPS 8
+#define WARP_VALUES (32 * STEPS)
+#define VALUES (LINE_THREADS * STEPS)
 typedef Acc<T> A;
 
-extern "C" __global__ void __launch_bounds__(LANES)
+extern "C" __global__ void __launch_bounds__(LINE_THREADS)
     scatter(T* x, const T* from, const VAL_T* value, const IDX_T* index, u64 lines, u64 count, i64 index_stride, i64 value_stride,
             u32 size, const __grid_constant__ Loops loops, FaultTable faults) {
     __shared__ Pack<A, V> packs[SIZE / V];  // the line
     A* line = packs[0].v;
-    const u32 lane = threadIdx.x;
+    const u32 thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
     for (u64 j = blockIdx.x; j < lines; j += gridDim.x) {
         const At<OFFSET> at(loops, j);
-        for (u32 start = lane * V; start < size; start += LANES * V * PACKS) {
-            Pack<T, V> pack[PACKS];
-#pragma unroll
-            for (u32 p = 0; p < PACKS; ++p) {
-                if (start + p * LANES * V < size) pack[p].load(from + at.to[1] + start + p * LANES * V);
-            }
-#pragma unroll
-            for (u32 p = 0; p < PACKS; ++p) {
-                if (start + p * LANES * V < size) {
-                    Pack<A, V> wide;
-#pragma unroll
-                    for (int k = 0; k < V; ++k) wide.v[k] = load_value(pack[p].v[k]);
-                    wide.store(line + start + p * LANES * V);
-                }
-            }
-        }
-        __syncwarp();
-
         const IDX_T* i = index + at.to[0];
         const VAL_T* v = value + at.to[2];
         IDX_T to[STEPS];
@@ -191,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(LANES)
         auto load = [&](u64 first) {
 #pragma unroll
             for (u32 s = 0; s < STEPS; ++s) {
-                const u64 c = first + s * LANES + lane;
+                const u64 c = first + warp * WARP_VALUES + s * 32 + lane;
                 if (c < count) {
                     to[s] = i[c * index_stride];
                     add[s] = v[c * value_stride];
@@ -199,39 +184,66 @@ extern "C" __global__ void __launch_bounds__(LANES)
             }
         };
         load(0);
-        for (u64 first = 0; first < count; first += LANES * STEPS) {
-            u32 place[STEPS];
-            A term[STEPS];
+        for (u32 start = thread * V; start < size; start += LINE_THREADS * V * PACKS) {
+            Pack<T, V> pack[PACKS];
 #pragma unroll
-            for (u32 s = 0; s < STEPS; ++s) {
-                const bool in = first + s * LANES + lane < count;
-                place[s] = in ? (u32)checked_index(to[s], size, faults) : SIZE;
-                term[s] = in ? (A)load_value(add[s]) : (A)IDENTITY;
+            for (u32 p = 0; p < PACKS; ++p) {
+                if (start + p * LINE_THREADS * V < size) pack[p].load(from + at.to[1] + start + p * LINE_THREADS * V);
             }
-            load(first + LANES * STEPS);
+#pragma unroll
+            for (u32 p = 0; p < PACKS; ++p) {
+                if (start + p * LINE_THREADS * V < size) {
+                    Pack<A, V> wide;
+#pragma unroll
+                    for (int k = 0; k < V; ++k) wide.v[k] = load_value(pack[p].v[k]);
+                    wide.store(line + start + p * LINE_THREADS * V);
+                }
+            }
+        }
+        __syncthreads();
+
+        for (u64 first = 0; first < count; first += VALUES) {
+            u32 place[STEPS];  // of a sum; SIZE: none
+            A sum[STEPS];
 #pragma unroll
             for (u32 s = 0; s < STEPS; ++s) {
-                // The first lane of a place adds up those of the others.
+                const bool in = first + warp * WARP_VALUES + s * 32 + lane < count;
+                place[s] = in ? (u32)checked_index(to[s], size, faults) : SIZE;
+                sum[s] = in ? (A)load_value(add[s]) : (A)0;
+            }
+            load(first + VALUES);
+#pragma unroll
+            for (u32 s = 0; s < STEPS; ++s) {
                 u32 same = FULL;  // the lanes with this place
 #pragma unroll
                 for (u32 bit = 1; bit <= SIZE; bit <<= 1) {
                     const u32 have = __ballot_sync(FULL, (place[s] & bit) != 0);
                     same &= place[s] & bit ? have : ~have;
                 }
-                const bool leads = place[s] < SIZE && (same & ((1u << lane) - 1)) == 0;
-                u32 others = leads ? same & (same - 1) : 0;
-                A sum = leads ? combine(line[place[s]], term[s]) : (A)0;
+                // The first of them adds up what the others have.
+                const bool leads = (same & ((1u << lane) - 1)) == 0;
+                u32 others = leads && place[s] < SIZE ? same & (same - 1) : 0;
+                const A mine = sum[s];
                 while (__any_sync(FULL, others != 0)) {
-                    const A next = __shfl_sync(FULL, term[s], others ? __ffs(others) - 1 : lane);
-                    if (others) sum = combine(sum, next);
+                    const A next = __shfl_sync(FULL, mine, others ? __ffs(others) - 1 : lane);
+                    if (others) sum[s] = combine(sum[s], next);
                     others &= others - 1;
                 }
-                if (leads) line[place[s]] = sum;
-                __syncwarp();
+                if (!leads) place[s] = SIZE;
+            }
+            for (u32 turn = 0; turn < LINE_THREADS / 32 && first + turn * WARP_VALUES < count; ++turn) {
+                if (turn == warp) {
+#pragma unroll
+                    for (u32 s = 0; s < STEPS; ++s) {
+                        if (place[s] < SIZE) line[place[s]] = combine(line[place[s]], sum[s]);
+                        __syncwarp();
+                    }
+                }
+                __syncthreads();
             }
         }
 
-        for (u32 start = lane * V; start < size; start += LANES * V) {
+        for (u32 start = thread * V; start < size; start += LINE_THREADS * V) {
             Pack<A, V> wide;
             wide.load(line + start);
             Pack<T, V> pack;
@@ -239,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(LANES)
             for (int k = 0; k < V; ++k) pack.v[k] = cast<T>(wide.v[k]);
             pack.store(x + at.to[1] + start);
         }
-        __syncwarp();  // before the next line's elements
+        __syncthreads();  // before the next line's elements
     }
 }
 #endif

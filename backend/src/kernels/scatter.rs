@@ -245,6 +245,8 @@ fn looped(
     Ok(true)
 }
 
+/// Threads that add up one line in shared memory (`LINE_THREADS` in scatter.cu).
+const LINE_THREADS: u32 = 128;
 /// Places for a line in shared memory; the smallest that fits is taken.
 const SHARED_SIZES: [usize; 6] = [1024, 2048, 4096, 6144, 8192, 12288];
 
@@ -295,7 +297,7 @@ pub(crate) fn scatter_shared(
         .arg(size as u32)
         .arg(LoopsArg::new(&nest, 1))
         .faults(op)
-        .run([lines.min(i32::MAX as u64) as u32, 1, 1], 32, 0)
+        .run([lines.min(i32::MAX as u64) as u32, 1, 1], LINE_THREADS, 0)
 }
 
 /// Mirrors `Shape` in scatter.cu.

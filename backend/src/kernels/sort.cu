@@ -7,7 +7,8 @@
 //            place of where it stands (null: that).  y and index may be null
 // dtypes     T = f32 | f64 | f16 | bf16 | integers
 // requires   n < 2^32; THREADS a multiple of 32, in BLOCK, COUNT and SCATTER at least DIGITS; y, index do not overlap x, from
-// bound      memory. WARP, BLOCK: x, y, index once.  COUNT and SCATTER, for each of the sizeof(T) digits: x twice, from, y, index
+// bound      memory. WARP, BLOCK, SELECT: x, y, index once.  COUNT and SCATTER, for each of the sizeof(T) digits: x twice, from,
+//            y, index
 
 #define FULL 0xffffffffu
 #define DIGITS 256
@@ -238,22 +239,18 @@ typedef SlotOf<sizeof(Bits)>::type Slot;
 #endif
 
 #ifdef CASE_BLOCK
-// All digits, in a block. A row may be cut into `parts` of TILE elements (the last has the rest), each of which is sorted by itself
-// and gives its first `kept` elements; out_n is the length of a row of these. A digit that all elements share is left out.
-// launch     (rows, parts) linear in x; n <= parts * TILE
+// All digits, in a block. A digit that all elements share is left out.
+// launch     a block a row; n <= TILE
 struct Or {
     DEV Slot operator()(Slot a, Slot b) const { return a | b; }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 256 || sizeof(Bits) == 8 ? 2 : 4)
-    sort_block(T* y, IDX_T* index, const T* x, const u32* from, u32 n, u32 parts, u32 kept, u64 out_n, u32 falling) {
+    sort_block(T* y, IDX_T* index, const T* x, const u32* from, u32 n, u32 kept, u32 falling) {
     __shared__ Ranks ranks;
     __shared__ Slot slots[TILE];
     __shared__ Slot reduced[32];
-    const u64 row = blockIdx.x / parts;
-    const u32 part = blockIdx.x - (u32)row * parts, start = part * TILE;
-    const u32 size = n - start < TILE ? n - start : TILE;
-    const Bits* bits = (const Bits*)x + (row * n + start);
+    const Bits* bits = (const Bits*)x + (u64)blockIdx.x * n;
 
     // What lies behind the end has the greatest digit in each pass, so it stays there.
     Bits key[ITEMS];
@@ -264,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 256 || sizeof(Bi
     for (int i = 0; i < ITEMS; ++i) {
         const u32 p = place_of(i);
         at[i / 2] = i % 2 ? at[i / 2] | p << 16 : p;
-        key[i] = p < size ? bits[p] : bits[0];
+        key[i] = p < n ? bits[p] : bits[0];
         differ |= (Bits)(rank_of(key[i], falling) ^ first);
     }
     differ = block_reduce(differ, (Slot)0, reduced, Or());
@@ -274,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 256 || sizeof(Bi
         u32 rank[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            rank[i] = place_of(i) < size ? (u32)(rank_of(key[i], falling) >> shift) & (DIGITS - 1) : DIGITS - 1;
+            rank[i] = place_of(i) < n ? (u32)(rank_of(key[i], falling) >> shift) & (DIGITS - 1) : DIGITS - 1;
         ranks_of(rank, ranks);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) slots[rank[i]] = key[i];
@@ -294,15 +291,106 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 256 || sizeof(Bi
             __syncthreads();
         }
     }
-    const u64 out = row * out_n + (u64)part * kept;
-    const u32 end = kept < size ? kept : size;
+    if (y) y += (u64)blockIdx.x * kept;
+    if (index) index += (u64)blockIdx.x * kept;
+    if (from) from += (u64)blockIdx.x * n;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const u32 p = place_of(i);
-        if (p >= end) break;
-        if (y) ((Bits*)y)[out + p] = key[i];
-        const u32 stood = start + (at[i / 2] >> i % 2 * 16 & 0xffff);
-        if (index) index[out + p] = from ? from[row * n + stood] : stood;
+        if (p >= kept) break;
+        if (y) ((Bits*)y)[p] = key[i];
+        const u32 stood = at[i / 2] >> i % 2 * 16 & 0xffff;
+        if (index) index[p] = from ? from[stood] : stood;
+    }
+}
+#endif
+
+#ifdef CASE_SELECT
+// The first `kept` elements of each tile of a row, in the places' order: what a sort of the row has first is among them. The rank
+// of the last one is found bit by bit.
+// shapes     y, index: [R, out_n], `kept` for each tile, of which the last may have fewer
+// launch     (rows, tiles) linear in x; kept <= TILE
+#define TILE (THREADS * ITEMS)
+static_assert(TILE <= 65535, "counts have 16 bits");
+#define GROUPS (WARPS * ITEMS)  // of 32 neighbours in a tile
+#define GROUPS_A_LANE ((GROUPS + 31) / 32)
+
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
+    sort_select(T* y, IDX_T* index, const T* x, const u32* from, u32 n, u32 tiles, u32 kept, u64 out_n, u32 falling) {
+    __shared__ u32 counts[8 * sizeof(Bits)];
+    __shared__ u32 before[GROUPS_A_LANE * 32];  // less than the last one, and 1 << 16 times those equal to it
+    const u64 row = blockIdx.x / tiles;
+    const u32 tile = blockIdx.x - (u32)row * tiles, start = tile * TILE;
+    const u32 size = n - start < TILE ? n - start : TILE;
+    const Bits* bits = (const Bits*)x + (row * n + start);
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+
+    // What lies behind the end is equal to the greatest, and stands behind it.
+    Bits rank[ITEMS];
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const u32 p = i * THREADS + threadIdx.x;
+        rank[i] = p < size ? rank_of(bits[p], falling) : (Bits)~(Bits)0;
+    }
+    if (threadIdx.x < 8 * sizeof(Bits)) counts[threadIdx.x] = 0;
+    if (threadIdx.x < GROUPS_A_LANE * 32) before[threadIdx.x] = 0;
+    __syncthreads();
+    // The greatest rank that no more than those wanted are less than.
+    const u32 wanted = kept < size ? kept : size;
+    Bits last = 0;
+    u32 less = 0;
+#pragma unroll 1
+    for (int b = 8 * sizeof(Bits) - 1; b >= 0 && less < wanted; --b) {
+        const Bits next = (Bits)(last | (Bits)1 << b);
+        u32 mine = 0;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) mine += rank[i] < next;
+        mine = __reduce_add_sync(FULL, mine);
+        if (lane == 0) atomicAdd(&counts[b], mine);
+        __syncthreads();
+        if (counts[b] <= wanted) last = next, less = counts[b];
+    }
+    const u32 equal_wanted = wanted - less;
+
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const u32 lower = __ballot_sync(FULL, rank[i] < last), equal = __ballot_sync(FULL, rank[i] == last);
+        if (lane == 0) before[i * WARPS + warp] = __popc(lower) + (__popc(equal) << 16);
+    }
+    __syncthreads();
+    if (warp == 0) {
+        u32 count[GROUPS_A_LANE], sum = 0;
+#pragma unroll
+        for (int g = 0; g < GROUPS_A_LANE; ++g) {
+            count[g] = before[lane * GROUPS_A_LANE + g];
+            sum += count[g];
+        }
+        u32 up = sum;
+#pragma unroll
+        for (int d = 1; d < 32; d <<= 1) {
+            const u32 below = __shfl_up_sync(FULL, up, d);
+            if (lane >= d) up += below;
+        }
+        up -= sum;
+#pragma unroll
+        for (int g = 0; g < GROUPS_A_LANE; ++g) {
+            before[lane * GROUPS_A_LANE + g] = up;
+            up += count[g];
+        }
+    }
+    __syncthreads();
+    const u64 out = row * out_n + (u64)tile * kept;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const u32 lower = __ballot_sync(FULL, rank[i] < last), equal = __ballot_sync(FULL, rank[i] == last);
+        const u32 lanes = (1u << lane) - 1, sums = before[i * WARPS + warp];
+        const u32 equals = (sums >> 16) + __popc(equal & lanes);
+        if (rank[i] < last || (rank[i] == last && equals < equal_wanted)) {
+            const u32 p = i * THREADS + threadIdx.x;
+            const u64 to = out + (sums & 0xffff) + __popc(lower & lanes) + min(equals, equal_wanted);
+            if (y) ((Bits*)y)[to] = bits[p];
+            if (index) index[to] = from ? from[row * n + start + p] : start + p;
+        }
     }
 }
 #endif

@@ -31,8 +31,8 @@ enum Method {
     Warp { group: usize, items: usize },
     /// A block a row.
     Block { threads: usize, items: usize },
-    /// Tiles of the row give their first elements, of which the same is asked again.
-    Parts { threads: usize, items: usize },
+    /// Tiles of the row give their first elements, unsorted, of which the same is asked again.
+    Tiles { items: usize },
     /// A digit at a time over the whole row.
     Digits { items: usize },
 }
@@ -60,8 +60,8 @@ fn method(elem: Elem, n: usize, kept: usize) -> Method {
     if n <= tile {
         return Method::Block { threads: TILE_THREADS, items: if n <= TILE_THREADS * 8 { 8 } else { items } };
     }
-    // Each round leaves an eighth or less.
-    if kept <= tile / 8 { Method::Parts { threads: TILE_THREADS, items } } else { Method::Digits { items } }
+    // Each round leaves a quarter or less.
+    if kept <= tile / 4 { Method::Tiles { items } } else { Method::Digits { items } }
 }
 
 /// Indices as kernels write them: i32 and u32 are the same bits, and so are the 64-bit ones.
@@ -143,14 +143,12 @@ pub(crate) fn sort(
     descending: bool,
 ) -> Result<()> {
     debug_assert!(x.layout().is_contiguous() && n <= u32::MAX as usize && (1..=n).contains(&kept));
-    let elem = x.elem();
-    if let Method::Parts { threads, items } = method(elem, n, kept) {
-        return parts(op, out, x, None, (x.len() / n, n, kept), threads * items, descending);
+    let sizes = (x.len() / n, n, kept);
+    match method(x.elem(), n, kept) {
+        Method::Tiles { items } => tiles(op, out, x, None, sizes, items, descending),
+        Method::Digits { items } => digits(op, out, x, sizes, items, descending),
+        _ => short(op, out, x, None, sizes, descending),
     }
-    if let Method::Digits { items } = method(elem, n, kept) {
-        return digits(op, out, x, (x.len() / n, n, kept), items, descending);
-    }
-    short(op, out, x, None, (x.len() / n, n, kept), descending)
 }
 
 /// Rows that a warp or a block holds; `from` is what to write for an element in place of where it stands.
@@ -175,45 +173,43 @@ fn short(
             let defs = block_defs("CASE_BLOCK", elem, index, threads, items);
             let kernel = kernel(device, "sort_block", &defs)?;
             let launch = read_if(out.launch(device, kernel).read(x), from);
-            let launch = launch.arg(n as u32).arg(1u32).arg(kept as u32).arg(kept as u64);
-            launch.arg(descending as u32).op(op).run([rows as u32, 1, 1], threads as u32, 0)
+            let launch = launch.arg(n as u32).arg(kept as u32).arg(descending as u32);
+            launch.op(op).run([rows as u32, 1, 1], threads as u32, 0)
         }
         method => unreachable!("{method:?} for rows of {n}"),
     }
 }
 
-/// Rows of more than a tile, of which few elements are wanted. Parts come in the order of their elements, so equal ones
-/// keep it.
-fn parts(
+/// Long rows of which few elements are wanted: those of each tile, in their order, and again, until a block holds the row.
+fn tiles(
     op: &'static str,
     out: Sorted,
     x: &CudaTensor,
     from: Option<&CudaTensor>,
     (rows, n, kept): (usize, usize, usize),
-    tile: usize,
+    items: usize,
     descending: bool,
 ) -> Result<()> {
-    let (device, elem) = (x.device(), x.elem());
+    let tile = TILE_THREADS * items;
     if n <= tile {
         return short(op, out, x, from, (rows, n, kept), descending);
     }
-    let parts = n.div_ceil(tile);
-    let left = (parts - 1) * kept + kept.min(n - (parts - 1) * tile);
+    let (device, tiles) = (x.device(), n.div_ceil(tile));
+    let left = (tiles - 1) * kept + kept.min(n - (tiles - 1) * tile);
     let values = CudaTensor::empty(device, [rows, left], x.dtype(), op)?;
     let indices = out.indices.map(|_| CudaTensor::empty(device, [rows, left], DType::U32, op)).transpose()?;
     let first = Sorted { values: Some(&values), indices: indices.as_ref() };
-    let items = tile / TILE_THREADS;
-    let defs = block_defs("CASE_BLOCK", elem, first.index_type(), TILE_THREADS, items);
-    let kernel = kernel(device, "sort_block", &defs)?;
+    let defs = block_defs("CASE_SELECT", x.elem(), first.index_type(), TILE_THREADS, items);
+    let kernel = kernel(device, "sort_select", &defs)?;
     read_if(first.launch(device, kernel).read(x), from)
         .arg(n as u32)
-        .arg(parts as u32)
+        .arg(tiles as u32)
         .arg(kept as u32)
         .arg(left as u64)
         .arg(descending as u32)
         .op(op)
-        .run([(rows * parts) as u32, 1, 1], TILE_THREADS as u32, 0)?;
-    self::parts(op, out, &values, indices.as_ref(), (rows, left, kept), tile, descending)
+        .run([(rows * tiles) as u32, 1, 1], TILE_THREADS as u32, 0)?;
+    self::tiles(op, out, &values, indices.as_ref(), (rows, left, kept), items, descending)
 }
 
 /// Whole long rows, a digit a pass. The passes write in turn to memory of their own and to the output, where that holds
@@ -325,6 +321,7 @@ pub(super) fn instances() -> Vec<Instance> {
             all.push(Instance::new(&SORT, entry, &block_defs(case, elem, wide, threads, items)));
         };
         block("CASE_BLOCK", "sort_block", TILE_THREADS, items);
+        block("CASE_SELECT", "sort_select", TILE_THREADS, items);
         block("CASE_SCATTER", "sort_scatter", TILE_THREADS, items);
         if floats {
             block("CASE_BLOCK", "sort_block", DIGITS, 8);
@@ -355,10 +352,10 @@ mod tests {
                             assert!(threads * items >= n && threads >= DIGITS, "{n}");
                             assert!(items <= tile_items(elem) && n > WARP_MOST);
                         }
-                        Method::Parts { threads, items } => {
-                            assert!(threads * items == tile && n > tile && kept <= tile / 8, "{n}")
+                        Method::Tiles { items } => {
+                            assert!(TILE_THREADS * items == tile && n > tile && kept <= tile / 4, "{n}")
                         }
-                        Method::Digits { .. } => assert!(n > tile && kept > tile / 8, "{n}"),
+                        Method::Digits { .. } => assert!(n > tile && kept > tile / 4, "{n}"),
                     }
                 }
             }

@@ -6,8 +6,8 @@
 //! output first and counts as what it held.
 //!
 //! Tensors lie in one of two orders, row-major or with channels last, which most engines for tensor cores want: both are
-//! candidates. Operands in another order are copied first, and the result is copied to rows, unless the larger operand
-//! came with its channels last: then the result keeps that order, as a view.
+//! candidates. Operands in another order are copied first. The result stays as it is, which elementwise operations keep, so
+//! that the next convolution finds it so; but the gradient of a weight is row-major, as the weight is.
 //!
 //! Which of these and the columns of [`super::conv`] is fastest depends on sizes, dtype and device, so each is timed once
 //! per problem on the real operands, copies included ([`ConvAlgorithm::Fastest`]). Nothing is timed while a graph is
@@ -180,16 +180,6 @@ impl Problem {
             Direction::Weight => self.conv.w_shape(),
         }
     }
-
-    /// That of the operand that the result is most like, a weight being like no operand.
-    fn result_order(&self) -> Order {
-        let like = match self.direction {
-            Direction::Forward => self.orders[0],
-            Direction::Input => self.orders[1],
-            Direction::Weight => None,
-        };
-        like.unwrap_or(Order::Rows)
-    }
 }
 
 /// cuDNN on one device.
@@ -316,7 +306,7 @@ fn run(
     device.count_launch();
     done.map_err(within)?;
     device.used(&[&out], &[&a, &b], None);
-    if problem.result_order() == plan.order { Ok(out) } else { Order::Rows.operand(&out) }
+    if problem.direction == Direction::Weight { Order::Rows.operand(&out) } else { Ok(out) }
 }
 
 /// Computes a convolution or a gradient of one from its two operands, in the order of [`Direction`]'s words, and a bias for

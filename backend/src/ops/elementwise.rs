@@ -1,7 +1,8 @@
 //! Elementwise operations: one table of expressions, one way to run them.
 //!
 //! Operands broadcast against each other. An operand given by value whose buffer nobody else holds, and which has the
-//! output's shape and element size, is overwritten instead of allocating.
+//! output's shape and element size, is overwritten instead of allocating. Otherwise the output's elements lie in the order
+//! of the first operand that has its shape, so that transposed tensors and channels that come last stay so.
 
 use burn_backend::{Scalar, Shape, TensorMetadata};
 use burn_std::DType;
@@ -155,7 +156,13 @@ fn run<const N: usize>(
         elementwise(op, &out, &inputs.each_ref(), scalars, scalar_elem)?;
         return Ok(out);
     }
-    let out = CudaTensor::empty(inputs[0].device(), shape, dtype, op.name)?;
+    let like = inputs.iter().find(|t| t.layout().shape() == &shape && !t.layout().repeats());
+    let layout =
+        like.map(|t| t.layout()).filter(|layout| !layout.is_contiguous()).map(|layout| layout.packed());
+    let mut out = CudaTensor::empty(inputs[0].device(), shape, dtype, op.name)?;
+    if let Some(layout) = layout {
+        out = out.into_layout(layout);
+    }
     elementwise(op, &out, &inputs.each_ref(), scalars, scalar_elem)?;
     Ok(out)
 }

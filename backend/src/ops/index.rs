@@ -185,8 +185,8 @@ pub(super) fn reduce_at(
     }
     let dtype = x.dtype();
     if x.elem().is_float() && x.elem().size_bytes() == 2 && rounds_often(reduce, method, count) {
-        // The cast makes a fresh tensor, so x itself need not be writable.
-        let sums = cast(x, DType::F32)?;
+        let sums = CudaTensor::empty(x.device(), x.layout().shape().clone(), DType::F32, op)?;
+        copy_into(&sums, &x)?;
         scatter_kernel(op, reduce, &sums, dim, &index, value, along, method)?;
         return cast(sums, dtype);
     }

@@ -107,20 +107,47 @@ fn same(a: &TensorData, b: &TensorData, exact: bool) -> Result<(), String> {
     worst.map_or(Ok(()), |(x, y)| Err(format!("{x} and {y}")))
 }
 
+/// What an operation's inputs hold in a round.
+fn data_of(case: &Case, seed: u64, round: u64) -> Vec<TensorData> {
+    (0..).zip(&case.inputs).map(|(k, input)| input.data(seed + 31 * round + k)).collect()
+}
+
+/// Runs the operations on several threads, so that their kernels are not compiled one after the other.
+fn compile_ahead(names: &[&'static str], seeds: u64) {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
+    std::thread::scope(|scope| {
+        for first in 0..threads {
+            scope.spawn(move || {
+                for (name, seed) in
+                    names.iter().skip(first).step_by(threads).flat_map(|n| (0..seeds).map(move |s| (n, s)))
+                {
+                    let Some(case) = arguments(name, seed) else { continue };
+                    let Some(graph) = graph_of(&case) else { continue };
+                    let _shared = family::shared();
+                    // What fails here fails again, where it is reported.
+                    let _ = run::<Cuda>(&graph, &data_of(&case, seed, 0), &case.scalars, &CudaDevice::new(0));
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn each_operation_is_replayed_with_new_data_and_scalars() {
-    let _turn = turn();
-    let _shared = family::shared();
     let device = CudaDevice::new(0);
     let seeds: u64 = std::env::var("KILN_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
+    // Random numbers are tested with a model, uninitialised memory has no values.
+    let left_out = ["_random", "_empty", "_to_device"];
+    let names: Vec<&str> =
+        Op::NAMES.iter().copied().filter(|name| !left_out.iter().any(|end| name.ends_with(end))).collect();
+    compile_ahead(&names, seeds);
+    let _turn = turn();
     let (mut cases, mut replayed) = (0, 0);
     let mut skipped: BTreeMap<&str, String> = BTreeMap::new();
     let mut tested: Vec<&str> = Vec::new();
     let mut wrong: Vec<String> = Vec::new();
-    for name in Op::NAMES {
-        if name.ends_with("_random") || name.ends_with("_empty") || name.ends_with("_to_device") {
-            continue; // random numbers are tested with a model, uninitialised memory has no values
-        }
+    for name in names {
+        let _shared = family::shared();
         for seed in 0..seeds {
             let Some(case) = arguments(name, seed) else {
                 skipped.insert(name, "no arguments".into());
@@ -132,8 +159,7 @@ fn each_operation_is_replayed_with_new_data_and_scalars() {
             let mut rng = Rng::new(seed ^ 0x5eed);
             Recorded::reset_stats(&device);
             for round in 0..5u64 {
-                let data: Vec<TensorData> =
-                    (0..).zip(&case.inputs).map(|(k, input)| input.data(seed + 31 * round + k)).collect();
+                let data = data_of(&case, seed, round);
                 let scalars = if round == 0 { case.scalars.clone() } else { vary(&case.scalars, &mut rng) };
                 let expected = match run::<Cuda>(&graph, &data, &scalars, &device) {
                     Ok(expected) => expected,
