@@ -367,7 +367,7 @@ const CASES: &[Case] = cases! {
     softmax 1, log_softmax: Cuda::log_softmax(floats(&[3, 4]), 0);
     sort_warp 1, float_sort: Cuda::float_sort(floats(&[3, 4]), 1, false);
     sort_block 1, float_argsort: Cuda::float_argsort(floats(&[600]), 0, true, IntDType::I32);
-    sort_block 1, float_topk: Cuda::float_topk(floats(&[12_000]), 0, 3);
+    sort_select 1, float_topk: Cuda::float_topk(floats(&[12_000]), 0, 3);
     sort_warp 1, float_topk: Cuda::float_topk(floats(&[12_000]), 0, 3);
     sort_count 1, int_sort: large_sort();
     cumulative_rows 1, int_sort: large_sort();

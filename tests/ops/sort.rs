@@ -117,7 +117,7 @@ fn check_sort(family: &mut Family, rng: &mut Rng, arg: Arg, dim: usize) {
         0 => n,
         1 => n.min(1 + rng.below(4)),
         2 => n / 2,
-        _ => n.min(rng.pick(&[0, 7, 100, 513, 1_025])),
+        _ => n.min(rng.pick(&[0, 7, 100, 513, 1_025, 1_280, 1_281])),
     };
     let dtype = rng.pick(&[IntDType::I32, IntDType::I64, IntDType::U32, IntDType::U64, IntDType::I16]);
     let dtype = if n > 32_767 && dtype == IntDType::I16 { IntDType::I32 } else { dtype };
