@@ -192,6 +192,7 @@ class Torch:
             "sort_2e24_f32": lambda: self.unary(lambda x: x.sort(), 1 << 24, dtype=f32),
             "sort_rows_f32": lambda: self.unary(lambda x: x.sort(-1), 4096, 4096, dtype=f32),
             "topk50_rows": lambda: self.unary(lambda x: x.topk(50, -1), 512, 50257),
+            "topk_with_indices_rows": lambda: self.unary(lambda x: x.topk(50, -1), 512, 50257),
             "where_mask": self.where,
             "rand_2e27_f32": lambda: lambda: torch.rand(16384, 8192, device="cuda"),
             "max_pool3_s2_fwd": lambda: self.unary(lambda x: F.max_pool2d(x, 3, 2, 1), 64, 64, 112, 112),

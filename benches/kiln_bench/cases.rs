@@ -34,6 +34,9 @@ pub(crate) enum Bound {
     FlopsF32(u64),
 }
 
+/// The 50 largest of each row, with indices.
+const TOPK_ROWS: Bound = Bound::Bytes(512 * (VOCABULARY as u64 * BF16 + 50 * (BF16 + I64)));
+
 impl Bound {
     /// Bytes or operations a second.
     pub(crate) fn rate(self, us: f64) -> f64 {
@@ -354,10 +357,20 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "topk50_rows",
-        bound: Bound::Bytes(512 * (VOCABULARY as u64 * BF16 + 50 * (BF16 + I64))),
+        bound: TOPK_ROWS,
         setup: |device| {
             unary(device, [512, VOCABULARY], |x| {
-                // The values are gathered by their indices, as `Tensor::topk_with_indices` does.
+                let indices = Cuda::float_argtopk(x.clone(), 1, 50, IntDType::I64);
+                Cuda::float_gather(1, x, indices)
+            })
+        },
+    },
+    Case {
+        // `Tensor::topk_with_indices`, which sorts whole rows.
+        name: "topk_with_indices_rows",
+        bound: TOPK_ROWS,
+        setup: |device| {
+            unary(device, [512, VOCABULARY], |x| {
                 let (values, indices) = Cuda::float_sort_with_indices(x, 1, true, IntDType::I64);
                 drop(indices);
                 Cuda::float_slice(values, &[Slice::full(), Slice::new(0, Some(50), 1)])
