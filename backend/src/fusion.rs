@@ -87,12 +87,12 @@ enum Place {
 impl GraphCompiler for Cuda {
     type Executable = CudaPlan;
 
-    fn compile(device: &CudaDevice, history: &History) -> Option<CudaPlan> {
+    fn compile(device: &CudaDevice, history: &History, run: &Run<'_, Cuda>) -> Option<CudaPlan> {
         if history.runs < WARM_UP {
             return None;
         }
         let captured = Device::get(device.index).map_err(|e| e.to_string());
-        Some(CudaPlan(match captured.and_then(|device| capture(device, history)) {
+        Some(CudaPlan(match captured.and_then(|device| capture(device, history, run)) {
             Ok(captured) => State::Captured(Box::new(captured)),
             Err(reason) => {
                 log::warn!(
@@ -192,14 +192,18 @@ fn tensor(value: Value<Cuda>) -> CudaTensor {
     }
 }
 
-/// A fresh tensor with the same elements.
+/// A fresh tensor with the same elements, in the same order of memory: last bits of sums depend on that.
 fn copy(source: &CudaTensor) -> Result<CudaTensor> {
-    let target = source.empty_like("copy")?;
+    let target = source.empty_like("copy")?.into_layout(source.layout().packed());
     data::copy(&target, source)?;
     Ok(target)
 }
 
-fn capture(device: &'static Device, history: &History) -> std::result::Result<Captured, String> {
+fn capture(
+    device: &'static Device,
+    history: &History,
+    run: &Run<'_, Cuda>,
+) -> std::result::Result<Captured, String> {
     let ops: &Ops = &history.graph;
     // Markers take the scalars' places.
     let mut markers: Vec<Option<Scalar>> = vec![None; ops.scalars as usize];
@@ -228,11 +232,17 @@ fn capture(device: &'static Device, history: &History) -> std::result::Result<Ca
     let text = |error: Error| error.to_string();
     let inputs: Vec<_> = ops.inputs().collect();
     let mut slots = Vec::with_capacity(inputs.len());
-    for id in &inputs {
+    for (k, id) in inputs.iter().enumerate() {
         let info = ops.value(*id);
         let tensor = CudaTensor::empty(device, info.meta.shape.clone(), info.meta.dtype, "graph input");
-        let carried = history.carried.iter().any(|&(_, input)| input as usize == slots.len());
-        slots.push(Slot { tensor: tensor.map_err(text)?, kind: info.kind, own: 0, carried });
+        let mut tensor = tensor.map_err(text)?;
+        let seen = run.input(k).map_err(|failure| failure.to_string())?;
+        let layout = self::tensor(seen).layout().packed();
+        if layout.shape() == tensor.layout().shape() {
+            tensor = tensor.into_layout(layout);
+        }
+        let carried = history.carried.iter().any(|&(_, input)| input as usize == k);
+        slots.push(Slot { tensor, kind: info.kind, own: 0, carried });
     }
     // An operation may use a scalar in more than one kernel.
     let capacity = 2 * (markers.len() + draws.len());
@@ -272,7 +282,7 @@ fn leave(outputs: Vec<Value<Cuda>>, slots: &[Slot], carried: &[(u32, u32)]) -> R
         let kind = output.kind();
         let output = tensor(output);
         let in_slot = slots.iter().any(|slot| Arc::ptr_eq(slot.tensor.storage(), output.storage()));
-        own.push((if in_slot || !output.layout().is_contiguous() { copy(&output)? } else { output }, kind));
+        own.push((if in_slot || !output.layout().is_packed() { copy(&output)? } else { output }, kind));
     }
     let mut places = Vec::with_capacity(own.len());
     for (k, (output, kind)) in own.into_iter().enumerate() {

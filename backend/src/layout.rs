@@ -135,12 +135,16 @@ impl Layout {
         packed
     }
 
-    /// Whether the elements lie without gaps, in whatever order of the dimensions.
+    /// Whether both have one shape, and lead from each element to the next alike, from whatever offset. Strides of
+    /// dimensions of size 1 do not count.
+    pub(crate) fn steps_as(&self, other: &Layout) -> bool {
+        let mut dims = self.dims().iter().zip(self.strides.iter().zip(&other.strides));
+        self.shape == other.shape && (self.is_empty() || dims.all(|(&size, (a, b))| size == 1 || a == b))
+    }
+
+    /// Whether the elements lie without gaps, in whatever order of the dimensions and from whatever offset.
     pub(crate) fn is_packed(&self) -> bool {
-        let same = |packed: Layout| {
-            (0..self.rank()).all(|d| self.dims()[d] == 1 || packed.strides[d] == self.strides[d])
-        };
-        self.is_contiguous() || same(self.packed())
+        self.is_contiguous() || self.steps_as(&self.packed())
     }
 
     /// The lowest and the highest offset that an element has, or `None` for an empty tensor.
@@ -392,21 +396,21 @@ mod tests {
     fn a_packed_layout_keeps_the_order_of_memory() {
         let channels_last = layout(&[2, 5, 7, 3]).permute(&[0, 3, 1, 2]).unwrap();
         assert!(channels_last.is_packed() && channels_last.packed() == channels_last);
+        let later = channels_last.narrow(0, 1, 1);
+        assert!(later.is_packed() && later.offset() > 0 && later.packed().offset() == 0);
         let gaps = channels_last.narrow(2, 1, 3).flip(&[3]).unwrap();
-        assert!(!gaps.is_packed());
-        assert_eq!(gaps.packed().strides(), [63, 1, 21, 3]);
-        assert_eq!((gaps.packed().offset(), gaps.packed().is_packed()), (0, true));
+        assert!(!gaps.is_packed() && gaps.packed().is_packed());
+        assert_eq!((gaps.packed().strides(), gaps.packed().offset()), (&[63, 1, 21, 3][..], 0));
         // A dimension of one element has any stride.
         let one = layout(&[4, 6]).permute(&[1, 0]).unwrap().reshape(&[6, 1, 4]).unwrap();
-        assert!(one.is_packed() && one.packed().is_packed());
+        assert!(one.is_packed());
         assert_eq!(one.memory_order().as_slice(), [1, 2, 0]);
-        // Windows that overlap have gaps nowhere, and more elements than places.
         let windows = layout(&[10]).unfold(0, 4, 2).unwrap();
-        assert!(!windows.is_packed() && windows.packed().is_contiguous());
+        assert!(windows.packed().is_contiguous() && !windows.is_packed());
         let repeated = layout(&[4, 1]).expand(&[4, 6]).unwrap().permute(&[1, 0]).unwrap();
         assert!(!repeated.is_packed() && repeated.packed().is_contiguous());
         let empty = layout(&[0, 3]).permute(&[1, 0]).unwrap();
-        assert!(empty.is_packed() && empty.packed().is_contiguous());
+        assert!(empty.packed().is_contiguous() && empty.is_packed());
     }
 
     /// Every element's offset, in row-major order of the indices: the definition that the rest is checked against.

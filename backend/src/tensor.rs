@@ -160,11 +160,9 @@ impl CudaTensor {
         Arc::strong_count(&self.storage) == 1 && self.storage.pool == crate::driver::graph::current_pool()
     }
 
-    /// Whether the tensor is its whole storage, each element once.
+    /// Whether the storage begins with the first element and has room for no more of them.
     pub(crate) fn fills_storage(&self) -> bool {
-        self.layout.offset() == 0
-            && self.layout.is_packed()
-            && self.len() * self.elem.size_bytes() == self.storage.block.size_bytes()
+        self.layout.offset() == 0 && self.len() * self.elem.size_bytes() == self.storage.block.size_bytes()
     }
 
     /// Another view of the same storage. The layout must stay inside it.

@@ -22,7 +22,7 @@ with_backend_methods! { delegate_ops! { impl [] for [Skip] by [Flex] } }
 impl GraphCompiler for Skip {
     type Executable = ();
 
-    fn compile(_device: &FlexDevice, _history: &History) -> Option<()> {
+    fn compile(_device: &FlexDevice, _history: &History, _run: &Run<'_, Self>) -> Option<()> {
         Some(())
     }
 

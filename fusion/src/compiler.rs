@@ -109,8 +109,8 @@ pub trait GraphCompiler: Backend {
     type Executable: Send + Sync + 'static;
 
     /// Makes an executable of a graph, or `None` to interpret it this time. Asked before each run until it has given
-    /// one.
-    fn compile(_device: &Self::Device, _history: &History) -> Option<Self::Executable> {
+    /// one; `run` is that run, whose inputs may be looked at.
+    fn compile(_device: &Self::Device, _history: &History, _run: &Run<'_, Self>) -> Option<Self::Executable> {
         None
     }
 

@@ -138,6 +138,26 @@ fn upload(values: Vec<f32>, shape: &[usize]) -> burn_backend::tensor::FloatTenso
     Subject::float_from_data(TensorData::new(values, shape.to_vec()), &Default::default())
 }
 
+/// An operand that nobody else holds may take the result; a sum over the result adds in the order of its memory.
+#[test]
+fn a_sum_does_not_depend_on_who_holds_an_operand() {
+    let _running = crate::harness::family::shared();
+    let wave = |step: f32| (0..33 * 700).map(|k| (step * k as f32).sin() * 1e3f32.powi(k % 3)).collect();
+    let sum = |holds: [bool; 2]| {
+        let a = upload(wave(1.7), &[33, 700]);
+        let b = Subject::float_transpose(upload(wave(0.3), &[700, 33]));
+        let held: Vec<_> =
+            [&a, &b].into_iter().zip(holds).filter(|held| held.1).map(|held| held.0.clone()).collect();
+        let sum = read(Subject::float_sum(Subject::float_add(a, b)))[0];
+        drop(held);
+        sum.to_bits()
+    };
+    let alone = sum([true, true]);
+    for holds in [[false, true], [true, false], [false, false]] {
+        assert_eq!(sum(holds), alone, "{holds:?}");
+    }
+}
+
 #[test]
 fn threads_share_tensors() {
     let _running = crate::harness::family::shared();

@@ -93,14 +93,14 @@ pub(crate) fn upload_words(target: &CudaTensor, words: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Copies `source` over `target` of the same shape and dtype; without a kernel where both are contiguous.
+/// Copies `source` over `target` of the same shape and dtype; without a kernel where both lie in one order without gaps.
 ///
 /// # Errors
 /// `Error::Shape`, `Error::Launch`, a driver error.
 #[allow(unsafe_code)]
 pub(crate) fn copy(target: &CudaTensor, source: &CudaTensor) -> Result<()> {
-    let plain = target.layout().is_contiguous() && source.layout().is_contiguous();
-    if !plain || target.dims() != source.dims() || target.dtype() != source.dtype() {
+    let plain = target.layout().steps_as(source.layout()) && source.layout().is_packed();
+    if !plain || target.dtype() != source.dtype() {
         return elementwise::copy_into(target, source);
     }
     if source.is_empty() || source.ptr() == target.ptr() {
@@ -109,7 +109,7 @@ pub(crate) fn copy(target: &CudaTensor, source: &CudaTensor) -> Result<()> {
     let device = target.device();
     device.enter()?;
     let bytes = source.len() * source.elem().size_bytes();
-    // SAFETY: contiguous tensors cover exactly these ranges of live storages; two tensors that overlap without being
+    // SAFETY: tensors without gaps cover exactly these ranges of live storages; two tensors that overlap without being
     // the same do not reach this, since callers copy between storages.
     unsafe { device.context.copy_on_device(target.ptr(), source.ptr(), bytes) }
         .map_err(|e| device.note(e))?;

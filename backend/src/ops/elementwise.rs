@@ -13,7 +13,7 @@ use crate::dtype::Elem;
 use crate::error::{Error, Result};
 use crate::kernels::elementwise::{Op, elementwise};
 use crate::kernels::transpose::transpose;
-use crate::layout::broadcast;
+use crate::layout::{Layout, broadcast};
 use crate::tensor::{CudaTensor, check};
 
 macro_rules! ops {
@@ -151,28 +151,29 @@ fn run<const N: usize>(
         }
     }
     let elem = Elem::of(op.name, dtype)?;
-    if let Some(k) = inputs.iter().position(|t| may_overwrite(t, &shape, elem)) {
+    // Whatever operand is overwritten: sums over the result depend on its order, and must not on who holds an operand.
+    let layout = match inputs.iter().find(|t| t.layout().shape() == &shape && !t.layout().repeats()) {
+        Some(like) => like.layout().packed(),
+        None => Layout::contiguous(shape),
+    };
+    if let Some(k) = inputs.iter().position(|t| may_overwrite(t, &layout, elem)) {
         let out = inputs[k].clone().with_dtype(dtype, op.name)?;
         elementwise(op, &out, &inputs.each_ref(), scalars, scalar_elem)?;
         return Ok(out);
     }
-    let like = inputs.iter().find(|t| t.layout().shape() == &shape && !t.layout().repeats());
-    let layout =
-        like.map(|t| t.layout()).filter(|layout| !layout.is_contiguous()).map(|layout| layout.packed());
-    let mut out = CudaTensor::empty(inputs[0].device(), shape, dtype, op.name)?;
-    if let Some(layout) = layout {
-        out = out.into_layout(layout);
-    }
+    let out =
+        CudaTensor::empty(inputs[0].device(), layout.shape().clone(), dtype, op.name)?.into_layout(layout);
     elementwise(op, &out, &inputs.each_ref(), scalars, scalar_elem)?;
     Ok(out)
 }
 
-/// Whether an operand's buffer can take the output: nobody else sees it, and each element lies where the output's will.
-fn may_overwrite(input: &CudaTensor, shape: &Shape, elem: Elem) -> bool {
+/// Whether an operand's buffer can take an output of this layout: nobody else sees it, and each element lies where the
+/// output's will.
+fn may_overwrite(input: &CudaTensor, layout: &Layout, elem: Elem) -> bool {
     input.is_unique()
         && input.elem().size_bytes() == elem.size_bytes()
         && input.fills_storage()
-        && input.layout().shape() == shape
+        && input.layout().steps_as(layout)
 }
 
 fn no_scalars() -> [ScalarArg; 2] {

@@ -65,9 +65,7 @@ pub(super) fn dim_as(
 
 /// All elements in a row, in whatever order they lie in memory if they fill it without gaps.
 fn flat(x: &CudaTensor) -> Result<CudaTensor> {
-    let mut axes: SmallVec<[usize; 6]> = (0..x.dims().len()).collect();
-    axes.sort_by_key(|&d| std::cmp::Reverse(x.layout().strides()[d]));
-    let x = match x.layout().permute(&axes) {
+    let x = match x.layout().permute(&x.layout().memory_order()) {
         Some(layout) if layout.is_contiguous() => x.with_layout(layout),
         _ => x.clone(),
     };

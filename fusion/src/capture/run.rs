@@ -108,13 +108,6 @@ impl<B: GraphCompiler> Job<B> {
             return (false, None); // the interpreter passes failures on
         }
         let device = &self.values[0].device.device;
-        let executable = match plan.executable.get() {
-            Some(executable) => executable,
-            None => match B::compile(device, &self.history(plan)) {
-                Some(new) => plan.executable.get_or_init(|| new),
-                None => return (false, None),
-            },
-        };
         let handle = |value: &ValueId| &self.values[value.0 as usize];
         let mut run = Run {
             inputs: plan.inputs.iter().map(handle).collect(),
@@ -122,6 +115,13 @@ impl<B: GraphCompiler> Job<B> {
             scalars: &self.scalars,
             draws: &self.draws,
             results: plan.graph.outputs.iter().map(|_| None).collect(),
+        };
+        let executable = match plan.executable.get() {
+            Some(executable) => executable,
+            None => match B::compile(device, &self.history(plan), &run) {
+                Some(new) => plan.executable.get_or_init(|| new),
+                None => return (false, None),
+            },
         };
         match B::execute(executable, &mut run) {
             Ok(()) => {

@@ -206,6 +206,36 @@ fn each_operation_is_replayed_with_new_data_and_scalars() {
     assert!(tested.len() > 250 && replayed > cases / 2, "{} operations, {replayed} replays", tested.len());
 }
 
+/// Sums over what another graph has made, a transposed result and a view of another one: their last bits depend on the order
+/// in which the elements lie in memory.
+fn sums_of_transposed<B: Backend<Device = CudaDevice>>() -> Vec<TensorData> {
+    let device = CudaDevice::new(0);
+    let mut read = Vec::new();
+    for round in 0..8 {
+        let wave =
+            (0..33 * 700).map(|k| (1.7 * k as f32 + round as f32).sin() * 1e3f32.powi(k % 3)).collect();
+        let x = Tensor::<B, 2>::from_data(TensorData::new::<f32, _>(wave, [33, 700]), &device);
+        let (scaled, view) = (x.clone().transpose() * 1.5, x.clone().exp().transpose());
+        read.push(scaled.clone().max().into_data());
+        read.extend([scaled, view].into_iter().flat_map(|y| {
+            [y.clone().sum_dim(0).into_data(), y.clone().sum_dim(1).into_data(), y.sum().into_data()]
+        }));
+    }
+    read
+}
+
+#[test]
+fn a_sum_over_a_transposed_result_of_another_graph_is_replayed_to_the_bit() {
+    let _alone = alone();
+    let device = CudaDevice::new(0);
+    Recorded::forget_plans(&device);
+    Recorded::reset_stats(&device);
+    let (eager, got) = (sums_of_transposed::<Cuda>(), sums_of_transposed::<Recorded>());
+    let wrong: Vec<usize> = (0..got.len()).filter(|&k| got[k].as_bytes() != eager[k].as_bytes()).collect();
+    assert!(wrong.is_empty(), "of {} values, those at {wrong:?}", got.len());
+    assert!(Recorded::stats(&device).executed > 10, "{}", Recorded::stats(&device));
+}
+
 fn values(tensor: &Tensor<Recorded, 1>) -> Vec<f32> {
     tensor.clone().into_data().iter::<f32>().collect()
 }
