@@ -10,7 +10,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `KILN_TEST_SEED` | changes the inputs |
-//! | `KILN_TEST_CASES` | the cases of an op and dtype whose share is 1: 20 when unset, over 20,000 in all; below 10, large tensors are left out; 5 gives over 5,000, for a sanitizer or a slow device |
+//! | `KILN_TEST_CASES` | the cases of an op and dtype whose share is 1: 20 when unset, over 30,000 in all; below 10, large tensors are left out; 5 gives over 5,000, for a sanitizer or a slow device |
 //! | `KILN_TEST_ONLY` | runs nothing but this case, `FAMILY/DTYPE/OP:CASE` as a report has it |
 //! | `KILN_TEST_REPORT` | a file to which each family appends its counts: family, dtype class, cases, of those with views, gradients, empty or odd sizes, special values, and the seed, separated by tabs |
 

@@ -53,7 +53,7 @@ pub(crate) enum Method {
     Atomic,
     /// A thread for all values along the dimension, in their order.
     Lines,
-    /// A warp for all values along the last dimension, in their order, with the line of x in shared memory.
+    /// A block for all values along the last dimension, in one order, with the line of x in shared memory.
     Shared,
     /// Indices are sorted first; values with equal indices are added in their order.
     Sorted,
@@ -71,9 +71,9 @@ const MANY_LINES: usize = 1 << 14;
 
 /// Bytes of shared memory for a line of x.
 const SHARED_BYTES: usize = 48 << 10;
-/// A warp adds this many values in a row in a time that is short even when few warps do it.
+/// A block adds this many values in a row in a time that is short even when few blocks do it.
 const SHORT_SHARED_LINE: usize = 1 << 14;
-/// This many warps keep the device busy.
+/// This many blocks keep the device busy.
 const MANY_SHARED_LINES: usize = 512;
 
 /// Bytes in which sums of a float are kept.
