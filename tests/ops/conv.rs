@@ -4,11 +4,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn_backend::ops::{ConvOptions, ConvTransposeOptions, DeformConvOptions, FloatTensorOps};
 use burn_backend::tensor::FloatTensor;
-use burn_backend::{Backend, DType, FloatDType};
+use burn_backend::{Backend, DType, FloatDType, TensorData};
 use burn_tensor::Tensor;
 use burn_tensor::activation::relu;
 use burn_tensor::module::conv2d;
-use kiln::{ConvAlgorithm, Cuda, CudaDevice, CudaTensor};
+use kiln::{ConvAlgorithm, Cuda, CudaDevice, CudaTensor, Fusion};
 
 use crate::Family;
 use crate::harness::family::{alone, caught, emulated, large, launches};
@@ -283,6 +283,38 @@ fn channels_stay_last_from_one_convolution_to_the_next() {
     assert_eq!(where_large.clone().into_primitive().layout().strides(), [240, 1, 40, 8]);
     assert_eq!(strides(y.clone().mask_fill(where_large, 0.0)), [240, 1, 40, 8]);
     y.into_data().assert_eq(&expected, true);
+}
+
+/// A convolution in one graph and, in the next one, two more: of its result, and of a view with gaps.
+fn over_two_graphs<B: Backend>(device: &B::Device, step: &dyn Fn()) -> Vec<TensorData> {
+    let wave = |shape: [usize; 4]| {
+        let values = (0..shape.iter().product()).map(|k| (1.7 * k as f32).sin()).collect();
+        Tensor::<B, 4>::from_data(TensorData::new::<f32, _>(values, shape), device)
+    };
+    let weight = |out| wave([out, 3, 3, 8]).permute([0, 3, 1, 2]);
+    let conv = |x, w| conv2d(x, w, None, ConvOptions::new([1; 2], [1; 2], [1; 2], 1));
+    let y = relu(conv(wave([2, 8, 9, 9]), weight(8)));
+    let part = wave([2, 8, 12, 9]).narrow(2, 3, 9);
+    step();
+    let z = [conv(y, weight(4)), conv(part, weight(5))];
+    step();
+    z.map(Tensor::into_data).into()
+}
+
+#[test]
+fn a_convolution_in_a_captured_graph_is_computed_as_it_was_before() {
+    let (_turn, _alone) = (crate::ops::whole_device::recorded::turn(), alone());
+    if CudaDevice::cudnn_version().is_err() {
+        return;
+    }
+    let _way = Way::new(ConvAlgorithm::Cudnn);
+    let device = CudaDevice::new(0);
+    Fusion::<Cuda>::forget_plans(&device);
+    let eager = over_two_graphs::<Cuda>(&device, &|| {});
+    for round in 0..6 {
+        let got = over_two_graphs::<Fusion<Cuda>>(&device, &|| Fusion::<Cuda>::step(&device));
+        assert!(got == eager, "round {round}");
+    }
 }
 
 /// Windows may have only padding to read.

@@ -238,6 +238,14 @@ impl Cudnn {
         Ok(self.handle.get_or_init(|| Handle { api, raw: Mutex::new(RawHandle { raw: handle, stream: 0 }) }))
     }
 
+    /// What was chosen for the same problem with operands in other orders; columns if there is nothing.
+    fn of_other_orders(&self, problem: &Problem, algorithm: ConvAlgorithm) -> Route {
+        let routes = self.routes.lock().unwrap_or_else(|e| e.into_inner());
+        let all = [Some(Order::ChannelsLast), Some(Order::Rows), None];
+        let mut pairs = all.into_iter().flat_map(|a| all.map(|b| [a, b]));
+        pairs.find_map(|orders| routes.get(&(Problem { orders, ..*problem }, algorithm)).cloned()).flatten()
+    }
+
     /// Keeps a choice; of threads that choose at once, the first one's holds.
     fn keep(&self, problem: Problem, algorithm: ConvAlgorithm, route: Route) -> Route {
         let mut routes = self.routes.lock().unwrap_or_else(|e| e.into_inner());
@@ -340,8 +348,9 @@ pub(super) fn or_columns(
     let by = |plan: &Plan, handle: &Handle| run(op, &problem, plan, (a, b), bias, handle);
     let route = match known {
         Some(route) => route,
-        // Opening the library, asking it, and a plan that fails could each end the capture.
-        None if current_pool().is_some() => None,
+        // Opening the library, asking it, and a plan that fails could each end the capture. What was chosen for operands in
+        // other orders serves as well: a graph's inputs have no gaps, which they may have had when it was interpreted.
+        None if current_pool().is_some() => device.cudnn.of_other_orders(&problem, algorithm),
         None => choose(problem, algorithm, device, by, &columns)?,
     };
     match route {

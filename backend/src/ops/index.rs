@@ -5,7 +5,9 @@
 //!
 //! Additions of floats at repeated indices happen in a fixed order, so results repeat bit for bit, with two
 //! exceptions that use atomics: `select_add` with more than 2^20 indices, and `scatter_add` of more than 128 values a line
-//! into few lines that are too long for shared memory or lie across memory (see `kernels::scatter::method`). Sums of 16-bit floats are kept in f32 and rounded once.
+//! into few lines that are too long for shared memory or lie across memory (see `kernels::scatter::method`). In shared
+//! memory, of each 32 values of a line those with one index are added up before they are added to `x`. Sums of 16-bit
+//! floats are kept in f32 and rounded once.
 
 use burn_backend::{Shape, Slice, TensorMetadata};
 use burn_std::DType;
