@@ -1,6 +1,6 @@
 //! Convolutions, pooling and embedding, forward and backward.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLockWriteGuard};
 
 use burn_backend::ops::{ConvOptions, ConvTransposeOptions, DeformConvOptions, FloatTensorOps};
 use burn_backend::tensor::FloatTensor;
@@ -31,6 +31,12 @@ impl Way {
     fn any(rng: &mut Rng) -> Self {
         Way::new(installed(rng.pick(&[ConvAlgorithm::Columns, ConvAlgorithm::Cudnn])))
     }
+}
+
+/// For a test that must run alone, with all convolutions by cuDNN; nothing where that is not installed.
+fn alone_by_cudnn() -> Option<(Way, RwLockWriteGuard<'static, ()>)> {
+    let alone = alone();
+    CudaDevice::cudnn_version().is_ok().then(|| (Way::new(ConvAlgorithm::Cudnn), alone))
 }
 
 /// The algorithm, or columns without cuDNN.
@@ -241,11 +247,7 @@ fn channels_last_are_taken_as_they_lie() {
 /// A plan for channels last needs no copy of what lies so, and its result keeps the order.
 #[test]
 fn a_convolution_with_channels_last_is_one_launch_where_cudnn_is_installed() {
-    let _alone = alone();
-    if CudaDevice::cudnn_version().is_err() {
-        return;
-    }
-    let _way = Way::new(ConvAlgorithm::Cudnn);
+    let Some(_alone) = alone_by_cudnn() else { return };
     let device = CudaDevice::new(0);
     let ones = |shape: [usize; 4]| Tensor::<Cuda, 4>::ones(shape, &device);
     // A weight of one pixel lies in both orders.
@@ -261,11 +263,7 @@ fn a_convolution_with_channels_last_is_one_launch_where_cudnn_is_installed() {
 /// A block of a residual network: what lies with channels last stays so, and each operation is one launch.
 #[test]
 fn channels_stay_last_from_one_convolution_to_the_next() {
-    let _alone = alone();
-    if CudaDevice::cudnn_version().is_err() {
-        return;
-    }
-    let _way = Way::new(ConvAlgorithm::Cudnn);
+    let Some(_alone) = alone_by_cudnn() else { return };
     let device = CudaDevice::new(0);
     let ones = |shape: [usize; 4]| Tensor::<Cuda, 4>::ones(shape, &device);
     let (x, w) = (ones([2, 6, 5, 8]).permute([0, 3, 1, 2]), ones([8, 8, 1, 1]));
@@ -303,11 +301,8 @@ fn over_two_graphs<B: Backend>(device: &B::Device, step: &dyn Fn()) -> Vec<Tenso
 
 #[test]
 fn a_convolution_in_a_captured_graph_is_computed_as_it_was_before() {
-    let (_turn, _alone) = (crate::ops::whole_device::recorded::turn(), alone());
-    if CudaDevice::cudnn_version().is_err() {
-        return;
-    }
-    let _way = Way::new(ConvAlgorithm::Cudnn);
+    let _turn = crate::ops::whole_device::recorded::turn();
+    let Some(_alone) = alone_by_cudnn() else { return };
     let device = CudaDevice::new(0);
     Fusion::<Cuda>::forget_plans(&device);
     let eager = over_two_graphs::<Cuda>(&device, &|| {});
@@ -340,11 +335,7 @@ fn images_without_rows_are_padding_in_every_way() {
 /// A captured graph has a stream of its own, and cuDNN keeps the one of its last call.
 #[test]
 fn cudnn_takes_a_new_convolution_after_a_captured_one_and_on_another_thread() {
-    let _alone = alone();
-    if CudaDevice::cudnn_version().is_err() {
-        return;
-    }
-    let _way = Way::new(ConvAlgorithm::Cudnn);
+    let Some(_alone) = alone_by_cudnn() else { return };
     let device = CudaDevice::new(0);
     let conv = |x: Tensor<Cuda, 4>, w: &Tensor<Cuda, 4>| {
         conv2d(x, w.clone(), None, ConvOptions::new([1; 2], [1; 2], [1; 2], 1))

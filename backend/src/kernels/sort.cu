@@ -55,6 +55,17 @@ DEV Bits rank_of(Bits u, u32 falling) {
     return falling ? (Bits)~u : u;
 }
 
+// The sum over the lanes up to this one; every lane of the warp calls it.
+DEV u32 sum_up(u32 x) {
+    const u32 lane = threadIdx.x & 31;
+#pragma unroll
+    for (int d = 1; d < 32; d <<= 1) {
+        const u32 below = __shfl_up_sync(FULL, x, d);
+        if (lane >= d) x += below;
+    }
+    return x;
+}
+
 #ifdef CASE_WARP
 // A bitonic sort of (element, place) in the registers of GROUP lanes, of which lane l holds the places l * ITEMS + i of the network.
 // launch     a row for GROUP neighbouring threads; GROUP * ITEMS >= n, at most 256; GROUP a power of two, at most 32
@@ -201,12 +212,7 @@ DEV u32 ranks_of(u32 (&item)[ITEMS], Ranks& shared) {
     u32 count = 0, up = 0;
     if (threadIdx.x < DIGITS) {
         for (int w = 0; w < WARPS; ++w) count += shared.warp[w][threadIdx.x];
-        up = count;
-#pragma unroll
-        for (int d = 1; d < 32; d <<= 1) {
-            const u32 below = __shfl_up_sync(FULL, up, d);
-            if (lane >= d) up += below;
-        }
+        up = sum_up(count);
         if (lane == 31) shared.sum[warp] = up;
     }
     __syncthreads();
@@ -365,13 +371,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
             count[g] = before[lane * GROUPS_A_LANE + g];
             sum += count[g];
         }
-        u32 up = sum;
-#pragma unroll
-        for (int d = 1; d < 32; d <<= 1) {
-            const u32 below = __shfl_up_sync(FULL, up, d);
-            if (lane >= d) up += below;
-        }
-        up -= sum;
+        u32 up = sum_up(sum) - sum;
 #pragma unroll
         for (int g = 0; g < GROUPS_A_LANE; ++g) {
             before[lane * GROUPS_A_LANE + g] = up;
@@ -466,11 +466,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 
     u32 up = all;
     if (threadIdx.x < DIGITS) {
-#pragma unroll
-        for (int d = 1; d < 32; d <<= 1) {
-            const u32 below = __shfl_up_sync(FULL, up, d);
-            if (lane >= d) up += below;
-        }
+        up = sum_up(all);
         if (lane == 31) ranks.sum[warp] = up;  // read last before a barrier in ranks_of
     }
 #pragma unroll
