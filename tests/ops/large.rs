@@ -14,6 +14,7 @@
 //! tests call whichever has the fewest arguments.
 
 use std::sync::RwLockWriteGuard;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn_autodiff::Autodiff;
 use burn_backend::ops::{
@@ -28,6 +29,7 @@ use burn_backend::{
 };
 use kiln::{Cuda, CudaDevice, Fusion};
 
+use crate::harness::count::{Counts, Covered};
 use crate::harness::family::{alone, caught};
 use crate::harness::{BOOL, Value};
 
@@ -50,23 +52,56 @@ fn v(i: usize) -> f64 {
     ((k * k + 3 * k) % 251) as f64
 }
 
-/// Runs alone with nothing cached, and leaves nothing cached.
+/// Runs alone with nothing cached, and leaves nothing cached. A test that passes is one case in the report, of the dtype that most
+/// of it is about.
 struct Alone {
     name: &'static str,
+    family: &'static str,
+    dtype: DType,
+    covered: Covered,
     _guard: RwLockWriteGuard<'static, ()>,
 }
 
-fn begin(name: &'static str) -> Alone {
+/// Whether the test that runs has taken a tensor with an odd size.
+static ODD: AtomicBool = AtomicBool::new(false);
+
+fn note_sizes(sizes: &[usize]) {
+    if sizes.iter().any(|&n| n % 2 == 1 && n > 1) {
+        ODD.store(true, Ordering::Relaxed);
+    }
+}
+
+fn begin(name: &'static str, family: &'static str, dtype: DType) -> Alone {
     let guard = alone();
+    ODD.store(false, Ordering::Relaxed);
     // The first tensor opens the device.
     drop(upload(&[0.0], &[1], DType::F32));
     device().empty_cache().expect("nothing is captured");
     device().reset_peak_memory().expect("the device is open");
-    Alone { name, _guard: guard }
+    Alone { name, family, dtype, covered: Covered::default(), _guard: guard }
+}
+
+impl Alone {
+    /// Operands are views.
+    fn views(mut self) -> Self {
+        self.covered.views = true;
+        self
+    }
+
+    /// Gradients are compared.
+    fn gradients(mut self) -> Self {
+        self.covered.gradient = true;
+        self
+    }
 }
 
 impl Drop for Alone {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let mut counts = Counts::default();
+            counts.add(Covered { edge: ODD.load(Ordering::Relaxed), ..self.covered });
+            counts.report(self.family, self.dtype, 0);
+        }
         if let Ok(stats) = device().memory_stats() {
             println!("{}: at most {:.1} GB", self.name, stats.peak_live_bytes as f64 / 1e9);
         }
@@ -106,12 +141,18 @@ fn flag(x: Tensor) -> bool {
 }
 
 fn reshape(x: Tensor, shape: &[usize]) -> Tensor {
+    note_sizes(shape);
+    as_shape(x, shape)
+}
+
+/// A reshape for a comparison.
+fn as_shape(x: Tensor, shape: &[usize]) -> Tensor {
     Cuda::int_reshape(x, Shape::from(shape.to_vec()))
 }
 
 fn flat(x: Tensor) -> Tensor {
     let len = x.len();
-    reshape(x, &[len])
+    as_shape(x, &[len])
 }
 
 /// The ranges `start..end` of the first dimensions.
@@ -134,6 +175,7 @@ fn add(x: Tensor, y: i64) -> Tensor {
 }
 
 fn full(n: usize, value: i64, dtype: DType) -> Tensor {
+    note_sizes(&[n]);
     let shape = Shape::from(vec![n]);
     if dtype.is_float() {
         Cuda::float_full(shape, Scalar::Int(value), &device(), dtype.into())
@@ -143,6 +185,7 @@ fn full(n: usize, value: i64, dtype: DType) -> Tensor {
 }
 
 fn zeros(n: usize, dtype: DType) -> Tensor {
+    note_sizes(&[n]);
     let shape = Shape::from(vec![n]);
     match dtype {
         BOOL => Cuda::bool_zeros(shape, &device(), NATIVE),
@@ -159,10 +202,11 @@ fn ids(values: &[usize]) -> Tensor {
 
 /// `table` over and over: `n` elements, at the start of their storage.
 fn tiled(table: &[f64], n: usize, dtype: DType) -> Tensor {
+    note_sizes(&[n]);
     let rows = n.div_ceil(table.len());
     let row = upload(table, &[1, table.len()], dtype);
     let all = Cuda::int_expand(row, Shape::from(vec![rows, table.len()]));
-    let all = reshape(all, &[rows * table.len()]);
+    let all = as_shape(all, &[rows * table.len()]);
     if all.len() == n { all } else { part(&all, &[[0, n]]) }
 }
 
@@ -227,8 +271,8 @@ fn bytes(x: Tensor) -> Tensor {
 #[track_caller]
 fn check_repeats(what: &str, y: &Tensor, [outer, times, len]: [usize; 3], expected: &Tensor) {
     assert_eq!((y.len(), expected.len()), (outer * times * len, outer * len), "{what}: sizes");
-    let y = reshape(y.clone(), &[outer, times, len]);
-    let expected = reshape(expected.clone(), &[outer, 1, len]);
+    let y = as_shape(y.clone(), &[outer, times, len]);
+    let expected = as_shape(expected.clone(), &[outer, 1, len]);
     let (outers, many) = match times * len {
         slab if slab <= PART => ((PART / slab).min(outer), times),
         _ => (1, (PART / len).max(1)),
@@ -325,28 +369,28 @@ fn contiguous(dtype: DType) {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn elementwise_contiguous_bytes() {
-    let _alone = begin("elementwise_contiguous_bytes");
+    let _alone = begin("elementwise_contiguous_bytes", "elementwise", DType::U8);
     contiguous(DType::U8);
 }
 
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn elementwise_contiguous_f16() {
-    let _alone = begin("elementwise_contiguous_f16");
+    let _alone = begin("elementwise_contiguous_f16", "elementwise", DType::F16);
     contiguous(DType::F16);
 }
 
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn elementwise_contiguous_f32() {
-    let _alone = begin("elementwise_contiguous_f32");
+    let _alone = begin("elementwise_contiguous_f32", "elementwise", DType::F32);
     contiguous(DType::F32);
 }
 
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn elementwise_bools() {
-    let _alone = begin("elementwise_bools");
+    let _alone = begin("elementwise_bools", "logic", BOOL).views();
     let bit = |i: usize| v(i) % 3.0 == 0.0;
     let number = |b: bool| b as u8 as f64;
     let x = pattern(2 * EDGE + 5000, BOOL);
@@ -361,7 +405,7 @@ fn elementwise_bools() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn elementwise_sizes_at_the_edges() {
-    let _alone = begin("elementwise_sizes_at_the_edges");
+    let _alone = begin("elementwise_sizes_at_the_edges", "elementwise", DType::U8).views();
     let x = pattern(2 * EDGE + 8, DType::U8);
     for n in [EDGE - 1, EDGE, EDGE + 1, 2 * EDGE - 1, 2 * EDGE, 2 * EDGE + 1] {
         for skip in [0, 1, 4] {
@@ -374,7 +418,7 @@ fn elementwise_sizes_at_the_edges() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn elementwise_broadcast() {
-    let _alone = begin("elementwise_broadcast");
+    let _alone = begin("elementwise_broadcast", "elementwise", DType::U8);
     let dtype = DType::F16;
     let x = reshape(pattern(ROWS * COLS, dtype), &[ROWS, COLS]);
     let column = reshape(tiled(&table(7, |r| r as f64), ROWS, dtype), &[ROWS, 1]);
@@ -400,7 +444,7 @@ fn elementwise_broadcast() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn elementwise_transposed() {
-    let _alone = begin("elementwise_transposed");
+    let _alone = begin("elementwise_transposed", "elementwise", DType::U8).views();
     // Along a column, 1000 r + c repeats modulo PERIOD after 882 rows.
     let (rows, cols, repeat) = (882 * 2436, 1000, 882);
     let x = reshape(pattern(rows * cols, DType::U8), &[rows, cols]);
@@ -419,7 +463,7 @@ fn elementwise_transposed() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn elementwise_permuted() {
-    let _alone = begin("elementwise_permuted");
+    let _alone = begin("elementwise_permuted", "elementwise", DType::U8).views();
     let (a, b, c) = (PERIOD * 1416, 5, 43);
     let x = reshape(pattern(a * b * c, DType::U8), &[a, b, c]);
     assert!(x.len() > EDGE);
@@ -439,7 +483,7 @@ fn elementwise_permuted() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn slices_beyond_the_edge_steps_and_flips() {
-    let _alone = begin("slices_beyond_the_edge_steps_and_flips");
+    let _alone = begin("slices_beyond_the_edge_steps_and_flips", "layout", DType::U8).views();
     let n = 2 * EDGE + 10_000;
     let x = pattern(n, DType::U8);
     let slice = |start: usize, end: usize, step: isize| {
@@ -474,7 +518,7 @@ fn slices_beyond_the_edge_steps_and_flips() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn constants() {
-    let _alone = begin("constants");
+    let _alone = begin("constants", "elementwise", DType::U8);
     let n = 2 * EDGE + 3;
     check("full", &full(n, 7, DType::U8), &[7.0]);
     // Where the sevens were.
@@ -491,7 +535,7 @@ fn constants() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn ranges() {
-    let _alone = begin("ranges");
+    let _alone = begin("ranges", "elementwise", DType::I64);
     let edge = EDGE as i64;
     let all = Cuda::int_arange(-edge..edge, &device(), IntDType::I32);
     assert_eq!(all.len(), 2 * EDGE);
@@ -508,7 +552,7 @@ fn ranges() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn casts() {
-    let _alone = begin("casts");
+    let _alone = begin("casts", "cast", DType::U8);
     let n = EDGE + 5000;
     let x = pattern(n, DType::U8);
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::I16, DType::I64, DType::F64] {
@@ -525,7 +569,7 @@ fn casts() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn comparisons() {
-    let _alone = begin("comparisons");
+    let _alone = begin("comparisons", "logic", DType::U8).views();
     let n = 2 * EDGE + 5000;
     let x = pattern(n, DType::U8);
     let number = |b: bool| b as u8 as f64;
@@ -552,7 +596,7 @@ fn comparisons() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn masks() {
-    let _alone = begin("masks");
+    let _alone = begin("masks", "logic", DType::U8);
     let n = EDGE + 5000;
     let bit = |i: usize| v(i) % 3.0 == 0.0;
     let mask = pattern(n, BOOL);
@@ -585,7 +629,7 @@ fn pattern_sum(n: usize) -> f64 {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn sums_of_everything() {
-    let _alone = begin("sums_of_everything");
+    let _alone = begin("sums_of_everything", "reduce", DType::U8).views();
     let x = pattern(2 * EDGE + 16, DType::U8);
     for n in [EDGE - 1, EDGE, EDGE + 1, 2 * EDGE - 1, 2 * EDGE, 2 * EDGE + 3] {
         let x = part(&x, &[[0, n]]);
@@ -609,7 +653,7 @@ fn sums_of_everything() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn sums_and_means_in_16_bits() {
-    let _alone = begin("sums_and_means_in_16_bits");
+    let _alone = begin("sums_and_means_in_16_bits", "reduce", DType::F16);
     // A number of bf16.
     let n = EDGE + (1 << 24);
     let ones = full(n, 1, DType::BF16);
@@ -624,7 +668,7 @@ fn sums_and_means_in_16_bits() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn extrema_of_everything() {
-    let _alone = begin("extrema_of_everything");
+    let _alone = begin("extrema_of_everything", "reduce", DType::U8);
     let n = 2 * EDGE + 9;
     for at in [0, EDGE - 1, EDGE, EDGE + 1, 2 * EDGE - 1, 2 * EDGE, n - 1] {
         let x = marked(n, &[(at, 3)], DType::U8);
@@ -656,7 +700,7 @@ fn extrema_of_everything() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn indices_that_do_not_fit_their_dtype_are_refused() {
-    let _alone = begin("indices_that_do_not_fit_their_dtype_are_refused");
+    let _alone = begin("indices_that_do_not_fit_their_dtype_are_refused", "reduce", DType::U8);
     let x = marked(EDGE + 1, &[(EDGE, 1)], DType::U8);
     let error = caught(|| Cuda::float_argmax(x.clone(), 0, IntDType::I32)).expect_err("2^31 is no i32");
     assert!(error.contains("do not fit"), "{error}");
@@ -668,7 +712,7 @@ fn indices_that_do_not_fit_their_dtype_are_refused() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn reductions_of_two_long_rows() {
-    let _alone = begin("reductions_of_two_long_rows");
+    let _alone = begin("reductions_of_two_long_rows", "reduce", DType::U8);
     // [2, n] over the last dimension; [n, 2] over the first.
     let n = EDGE + 504;
     let x = pattern(2 * n, DType::U8);
@@ -693,7 +737,7 @@ fn reductions_of_two_long_rows() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn reductions_of_many_short_rows() {
-    let _alone = begin("reductions_of_many_short_rows");
+    let _alone = begin("reductions_of_many_short_rows", "reduce", DType::U8);
     let n = 504 * 4_261_000;
     assert!(n > EDGE);
     let x = pattern(2 * n, DType::U8);
@@ -720,7 +764,7 @@ fn reductions_of_many_short_rows() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn reductions_over_the_first_and_middle_dimensions() {
-    let _alone = begin("reductions_over_the_first_and_middle_dimensions");
+    let _alone = begin("reductions_over_the_first_and_middle_dimensions", "reduce", DType::U8);
     // Two rows, more than 2^31 columns.
     let n = COLS * ROWS + 504;
     let x = reshape(pattern(2 * n, DType::U8), &[2, n]);
@@ -761,7 +805,7 @@ fn reductions_over_the_first_and_middle_dimensions() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn argmax_over_the_first_dimension_of_a_column_slice() {
-    let _alone = begin("argmax_over_the_first_dimension_of_a_column_slice");
+    let _alone = begin("argmax_over_the_first_dimension_of_a_column_slice", "reduce", DType::U8).views();
     let (n, k) = (70_000, 300);
     let mut x = reshape(zeros(n * 105 * k, DType::U8), &[n, 105, k]);
     assert!(x.len() > EDGE);
@@ -792,7 +836,7 @@ fn argmax_over_the_first_dimension_of_a_column_slice() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn gradients_of_a_bias() {
-    let _alone = begin("gradients_of_a_bias");
+    let _alone = begin("gradients_of_a_bias", "reduce", DType::BF16).gradients();
     // Sums of 0 and 1 over all rows, rounded once to bf16.
     let bit = |i: usize| (v(i) % 2.0 == 0.0) as u8 as f64;
     let x = reshape(tiled(&table(PERIOD, bit), ROWS * COLS, DType::BF16), &[ROWS, COLS]);
@@ -817,7 +861,7 @@ fn running(len: usize, f: impl Fn(usize) -> f64) -> Vec<f64> {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn cumulative_along_one_long_dimension() {
-    let _alone = begin("cumulative_along_one_long_dimension");
+    let _alone = begin("cumulative_along_one_long_dimension", "cumulative", DType::U8);
     let n = EDGE + 5000;
     // 256 periods bring the sum back to 0 modulo 256.
     let y = Cuda::int_cumsum(pattern(n, DType::U8), 0);
@@ -839,7 +883,7 @@ fn cumulative_along_one_long_dimension() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn sorts_of_more_than_2_to_the_31() {
-    let _alone = begin("sorts_of_more_than_2_to_the_31");
+    let _alone = begin("sorts_of_more_than_2_to_the_31", "sort", DType::U8);
     let n = EDGE + 5000;
     // One row, one digit and two.
     for (dtype, low, high) in [(DType::U8, 1, 5), (DType::I16, 3, 300)] {
@@ -877,7 +921,7 @@ fn sorts_of_more_than_2_to_the_31() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn argwhere_beyond_the_edge() {
-    let _alone = begin("argwhere_beyond_the_edge");
+    let _alone = begin("argwhere_beyond_the_edge", "sort", BOOL);
     for n in [EDGE + 5000, 2 * EDGE + 5000] {
         let half = n / 2;
         let x = reshape(marked(n, &[(9, 1), (EDGE + 4, 1), (n - 1, 1)], BOOL), &[2, half]);
@@ -891,7 +935,7 @@ fn argwhere_beyond_the_edge() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn argwhere_of_nothing_but_ones() {
-    let _alone = begin("argwhere_of_nothing_but_ones");
+    let _alone = begin("argwhere_of_nothing_but_ones", "sort", BOOL);
     for (n, dtype) in [(2_121_269_248, IntDType::I32), (EDGE + 5000, IntDType::I64)] {
         let x = Cuda::bool_ones(Shape::from(vec![n]), &device(), NATIVE);
         let places = burn_backend::read_sync(Cuda::bool_argwhere(x, dtype));
@@ -903,7 +947,7 @@ fn argwhere_of_nothing_but_ones() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn cumsum_counts_beyond_the_edge() {
-    let _alone = begin("cumsum_counts_beyond_the_edge");
+    let _alone = begin("cumsum_counts_beyond_the_edge", "cumulative", DType::I64);
     let n = EDGE + 5000;
     let y = Cuda::int_cumsum(full(n, 1, DType::I64), 0);
     check_arange("cumsum of ones", &y, 1, 1);
@@ -912,7 +956,7 @@ fn cumsum_counts_beyond_the_edge() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn cumsum_of_many_rows_and_columns() {
-    let _alone = begin("cumsum_of_many_rows_and_columns");
+    let _alone = begin("cumsum_of_many_rows_and_columns", "cumulative", DType::U8);
     let ones = reshape(full(ROWS * COLS, 1, DType::F32), &[ROWS, COLS]);
     let y = Cuda::float_cumsum(ones, 1);
     check("cumsum along rows of ones", &y, &table(COLS, |c| c as f64 + 1.0));
@@ -940,7 +984,7 @@ fn soft(row: &[f64]) -> Vec<f64> {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn softmax_of_rows() {
-    let _alone = begin("softmax_of_rows");
+    let _alone = begin("softmax_of_rows", "softmax", DType::BF16);
     let small = |i: usize| v(i) / 64.0;
     // Rows in registers; rows too long for them; rows that no pack divides.
     for (rows, cols) in [(ROWS, COLS), (7 * 4682, 65_544), (7 * 320_000, 1001)] {
@@ -959,7 +1003,7 @@ fn softmax_of_rows() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn softmax_of_columns() {
-    let _alone = begin("softmax_of_columns");
+    let _alone = begin("softmax_of_columns", "softmax", DType::BF16);
     let (outer, size) = (7 * 9224, 33);
     let small = |i: usize| v(i) / 64.0;
     let len = 7 * size * COLS;
@@ -995,7 +1039,7 @@ fn softmax_of_columns() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn layer_norm_of_rows() {
-    let _alone = begin("layer_norm_of_rows");
+    let _alone = begin("layer_norm_of_rows", "layer_norm", DType::BF16);
     for (rows, cols) in [(ROWS, COLS), (7 * 4682, 65_544), (7 * 320_000, 1001)] {
         let values = table(7 * cols, |i| v(i + i / cols * 13));
         let x = reshape(tiled(&values, rows * cols, DType::BF16), &[rows, cols]);
@@ -1023,7 +1067,7 @@ fn layer_norm_of_rows() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn gather_and_select_from_beyond_the_edge() {
-    let _alone = begin("gather_and_select_from_beyond_the_edge");
+    let _alone = begin("gather_and_select_from_beyond_the_edge", "index", DType::U8).views();
     let n = 2 * EDGE + 5000;
     let at = [n - 1, 0, EDGE - 1, EDGE, EDGE + 1, 2 * EDGE - 1, 2 * EDGE, 2 * EDGE + 1, 1];
     for dtype in [DType::U8, DType::F16] {
@@ -1056,7 +1100,7 @@ fn gather_and_select_from_beyond_the_edge() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn blocks_of_a_cache_that_a_table_names() {
-    let _alone = begin("blocks_of_a_cache_that_a_table_names");
+    let _alone = begin("blocks_of_a_cache_that_a_table_names", "index", DType::BF16).views();
     let (block, heads, d, dtype) = (16, 4, 128, DType::BF16);
     // Keys, then values.
     let stride = 2 * block * heads * d;
@@ -1101,7 +1145,7 @@ fn blocks_of_a_cache_that_a_table_names() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn quantised_values_beyond_the_edge() {
-    let _alone = begin("quantised_values_beyond_the_edge");
+    let _alone = begin("quantised_values_beyond_the_edge", "quantized", DType::F32).views();
     let n = ROWS * COLS;
     assert!(n > EDGE && n.is_multiple_of(PERIOD));
     let x = reshape(pattern(n, DType::BF16), &[ROWS, COLS]);
@@ -1131,7 +1175,7 @@ fn quantised_values_beyond_the_edge() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn gather_and_select_into_large_results() {
-    let _alone = begin("gather_and_select_into_large_results");
+    let _alone = begin("gather_and_select_into_large_results", "index", DType::U8);
     let index = tiled(&table(7, |r| (3 * r % 7) as f64), ROWS, DType::I32);
     let expected = table(PERIOD, |i| v(3 * (i / COLS) % 7 * COLS + i % COLS));
     for dtype in [DType::U8, DType::BF16] {
@@ -1172,7 +1216,7 @@ fn out_of_range(what: &str, x: Tensor) {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn indices_out_of_range_beyond_the_edge() {
-    let _alone = begin("indices_out_of_range_beyond_the_edge");
+    let _alone = begin("indices_out_of_range_beyond_the_edge", "index", DType::U8);
     let small = || upload(&table(10, v), &[10], DType::F32);
     // Their low 32 bits would be in range.
     for at in [EDGE, 2 * EDGE, 2 * EDGE + 3, 1 << 40] {
@@ -1198,7 +1242,7 @@ fn indices_out_of_range_beyond_the_edge() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn additions_at_indices_beyond_the_edge() {
-    let _alone = begin("additions_at_indices_beyond_the_edge");
+    let _alone = begin("additions_at_indices_beyond_the_edge", "index", DType::U8);
     let n = 2 * EDGE + 16;
     let at = [n - 1, EDGE, 0, 2 * EDGE, EDGE, EDGE - 1, n - 1, EDGE];
     let values: Vec<_> = (1..=at.len()).map(|x| x as f64).collect();
@@ -1253,7 +1297,7 @@ fn additions_at_indices_beyond_the_edge() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn additions_of_large_values() {
-    let _alone = begin("additions_of_large_values");
+    let _alone = begin("additions_of_large_values", "index", DType::U8).gradients();
     // y[r, (c + 5) % COLS] = x[r, (c + 5) % COLS] + x[r, c]: one thread an element in u8, one a line in f16.
     for dtype in [DType::U8, DType::F16] {
         let index = tiled(&table(COLS, |c| ((c + 5) % COLS) as f64), ROWS * COLS, DType::I32);
@@ -1279,7 +1323,7 @@ fn additions_of_large_values() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn slice_assign_beyond_the_edge() {
-    let _alone = begin("slice_assign_beyond_the_edge");
+    let _alone = begin("slice_assign_beyond_the_edge", "layout", DType::U8);
     let n = 2 * EDGE + 10_000;
     let assign = |x: Tensor, start: usize, end: usize, step: isize, value: Tensor| {
         Cuda::int_slice_assign(x, &[Slice::new(start as isize, Some(end as isize), step)], value)
@@ -1321,7 +1365,7 @@ fn slice_assign_beyond_the_edge() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn joined_and_repeated() {
-    let _alone = begin("joined_and_repeated");
+    let _alone = begin("joined_and_repeated", "layout", DType::U8).views();
     let n = EDGE + 1003;
     let y = Cuda::int_cat(vec![pattern(n, DType::U8), zeros(5, DType::U8), pattern(n, DType::U8)], 0);
     assert_eq!(peek(&y, n, 5), [0.0; 5]);
@@ -1381,7 +1425,7 @@ fn product(x: &[f64], y: &[f64], k: usize, n: usize) -> Vec<f64> {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn products_with_a_tall_operand() {
-    let _alone = begin("products_with_a_tall_operand");
+    let _alone = begin("products_with_a_tall_operand", "matmul", DType::BF16).views().gradients();
     let (n, dtype) = (8, DType::BF16);
     let (left, right) = (table(PERIOD, w), table(COLS * n, |i| w(3 * i + 1)));
     let expected = rounded(&product(&left, &right, COLS, n), dtype);
@@ -1402,7 +1446,7 @@ fn products_with_a_tall_operand() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn products_of_many_matrices() {
-    let _alone = begin("products_of_many_matrices");
+    let _alone = begin("products_of_many_matrices", "matmul", DType::BF16).views();
     let (batch, m, k, n, dtype) = (7 * 6100, 50, COLS, 4, DType::BF16);
     let left = table(7 * m * k, |i| w(i + i / (m * k) * 29));
     let right = table(7 * k * n, |i| w(5 * i + 2));
@@ -1428,7 +1472,7 @@ fn products_of_many_matrices() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn products_of_keys_stored_by_position() {
-    let _alone = begin("products_of_keys_stored_by_position");
+    let _alone = begin("products_of_keys_stored_by_position", "matmul", DType::BF16).views();
     // Keys [T, B, D] seen as [B, T, D]: a row stride times a row passes 2^31.
     let (t, b, d, dtype) = (7 * 3429, 704, 128, DType::BF16);
     let rows = table(7 * d, w);
@@ -1451,7 +1495,7 @@ fn products_of_keys_stored_by_position() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn slices_at_a_high_row_joined_and_multiplied() {
-    let _alone = begin("slices_at_a_high_row_joined_and_multiplied");
+    let _alone = begin("slices_at_a_high_row_joined_and_multiplied", "matmul", DType::BF16).views();
     let (rows, n, dtype) = (70, 8, DType::BF16);
     let x = reshape(tiled(&table(PERIOD, w), ROWS * COLS, dtype), &[ROWS, COLS]);
     let starts = [ROWS - rows, ROWS - 4 * rows - 3];
@@ -1505,7 +1549,7 @@ where
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn gradients_of_slices_at_a_high_row() {
-    let _alone = begin("gradients_of_slices_at_a_high_row");
+    let _alone = begin("gradients_of_slices_at_a_high_row", "matmul", DType::BF16).views().gradients();
     let eager = gradients_of_slices::<Autodiff<Cuda>>();
     // Interpreted, captured and replayed.
     for round in 0..4 {
@@ -1517,7 +1561,7 @@ fn gradients_of_slices_at_a_high_row() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn products_with_a_large_result() {
-    let _alone = begin("products_with_a_large_result");
+    let _alone = begin("products_with_a_large_result", "matmul", DType::BF16).views();
     let (m, k, n, dtype) = (7 * 9400, 16, 7 * 4704, DType::BF16);
     assert!(m * n > EDGE);
     let (left, right) = (table(7 * k, w), table(7 * k, |i| w(3 * i + 1)));
@@ -1535,7 +1579,8 @@ fn products_with_a_large_result() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn a_product_along_more_than_the_library_takes_is_right_or_an_error() {
-    let _alone = begin("a_product_along_more_than_the_library_takes_is_right_or_an_error");
+    let _alone =
+        begin("a_product_along_more_than_the_library_takes_is_right_or_an_error", "matmul", DType::BF16);
     // Ones are summed: 2^31 + 2^24 is a number of bf16.
     let k = EDGE + (1 << 24);
     let x = full(k, 1, DType::BF16);
@@ -1551,7 +1596,7 @@ fn a_product_along_more_than_the_library_takes_is_right_or_an_error() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn products_of_integers() {
-    let _alone = begin("products_of_integers");
+    let _alone = begin("products_of_integers", "matmul", DType::U8).views();
     let (n, dtype) = (4, DType::U8);
     let (left, right) = (table(PERIOD, v), table(COLS * n, |i| v(3 * i + 1)));
     let wrapped = |x: Vec<f64>| x.into_iter().map(wrap).collect::<Vec<_>>();
@@ -1614,7 +1659,7 @@ fn same_planes(what: &str, small: &Tensor, large: &Tensor) {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn pooling() {
-    let _alone = begin("pooling");
+    let _alone = begin("pooling", "pool", DType::BF16).gradients();
     let (small, large) = planes(DType::BF16);
     // The host checks a few windows of the small planes.
     let values = read(small.clone());
@@ -1664,7 +1709,7 @@ fn pooling() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn deformable_convolution_of_many_images() {
-    let _alone = begin("deformable_convolution_of_many_images");
+    let _alone = begin("deformable_convolution_of_many_images", "conv", DType::BF16).gradients();
     let dtype = DType::BF16;
     let (small, large) = planes(dtype);
     let weight = upload(&[2.0], &[1, 1, 1, 1], dtype);
@@ -1704,7 +1749,7 @@ fn deformable_convolution_of_many_images() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn attention_of_many_scores() {
-    let _alone = begin("attention_of_many_scores");
+    let _alone = begin("attention_of_many_scores", "attention", DType::BF16);
     const LONG: usize = 50_000;
     const { assert!(LONG * LONG > EDGE) };
     for dtype in [DType::F32, DType::BF16] {
@@ -1738,7 +1783,7 @@ fn distance(x: &[f64], y: &[f64]) -> f64 {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn attention_of_thirty_heads() {
-    let _alone = begin("attention_of_thirty_heads");
+    let _alone = begin("attention_of_thirty_heads", "attention", DType::BF16).views();
     for (length, d) in [(4096, 128), (32, 128)] {
         let draw = || {
             let normal = Distribution::Normal(0.0, 1.0);
@@ -1760,7 +1805,9 @@ fn attention_of_thirty_heads() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn gradients_of_attention_over_keys_stored_by_position() {
-    let _alone = begin("gradients_of_attention_over_keys_stored_by_position");
+    let _alone = begin("gradients_of_attention_over_keys_stored_by_position", "attention", DType::BF16)
+        .views()
+        .gradients();
     type Of<const D: usize> = burn_tensor::Tensor<Autodiff<Cuda>, D>;
     type Plain<const D: usize> = burn_tensor::Tensor<Cuda, D>;
     let (t, b, d, queries, dtype) = (24_000, 704, 128, 16, DType::BF16);
@@ -1810,7 +1857,7 @@ fn no_padding() -> ConvOptions<2> {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn convolution_of_many_images() {
-    let _alone = begin("convolution_of_many_images");
+    let _alone = begin("convolution_of_many_images", "conv", DType::BF16).gradients();
     let dtype = DType::BF16;
     let (small, large) = planes(dtype);
     let weight = upload(&[1., 0., -1., 2., 1., 0., 0., -1., 1.], &[1, 1, 3, 3], dtype);
@@ -1842,7 +1889,7 @@ fn convolution_of_many_images() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn convolution_of_one_large_image() {
-    let _alone = begin("convolution_of_one_large_image");
+    let _alone = begin("convolution_of_one_large_image", "conv", DType::BF16).gradients();
     // [1, 64, 5804, 5804]: more threads than 2^31 in im2col, more than 2^32 columns.
     const H: usize = 5804;
     const C: usize = 64;
@@ -1898,7 +1945,7 @@ fn philox(counter: u64, seed: u64) -> [u32; 4] {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn random_numbers_beyond_the_edge() {
-    let _alone = begin("random_numbers_beyond_the_edge");
+    let _alone = begin("random_numbers_beyond_the_edge", "random", DType::F32);
     const SEED: u64 = 0x0123_4567_89ab_cdef;
     let draw = |n: usize, dtype: DType| {
         Cuda::seed(&device(), SEED);
@@ -1946,7 +1993,7 @@ fn random_numbers_beyond_the_edge() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn copies_of_more_than_four_gigabytes() {
-    let _alone = begin("copies_of_more_than_four_gigabytes");
+    let _alone = begin("copies_of_more_than_four_gigabytes", "layout", DType::U8).views();
     let n = 2 * EDGE + 100_003;
     let period: Vec<u8> = (0..PERIOD).map(|i| v(i) as u8).collect();
     let host: Vec<u8> = period.iter().copied().cycle().take(n).collect();
@@ -1972,7 +2019,7 @@ fn copies_of_more_than_four_gigabytes() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn slices_named_by_two_indices() {
-    let _alone = begin("slices_named_by_two_indices");
+    let _alone = begin("slices_named_by_two_indices", "index", DType::U8);
     let last = ROWS / 7 - 1;
     let at = || reshape(ids(&[0, 3, last, 6, last, 0]), &[3, 2]);
     let x = reshape(pattern(ROWS * COLS, DType::U8), &[ROWS / 7, 7, COLS]);
@@ -1993,7 +2040,7 @@ fn slices_named_by_two_indices() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn cross_products() {
-    let _alone = begin("cross_products");
+    let _alone = begin("cross_products", "elementwise", DType::F16);
     let n = EDGE / 3 + 7;
     let rows = |values: &[f64]| reshape(tiled(values, 3 * n, DType::F16), &[n, 3]);
     let y = Cuda::float_cross(rows(&[1.0, 2.0, 3.0]), rows(&[3.0, 5.0, 7.0]), 1);
@@ -2003,7 +2050,7 @@ fn cross_products() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn many_images_of_another_size() {
-    let _alone = begin("many_images_of_another_size");
+    let _alone = begin("many_images_of_another_size", "interpolate", DType::F16).gradients();
     let n = EDGE / 128 + 3;
     let options = || InterpolateOptions::new(InterpolateMode::Nearest);
     let x = reshape(tiled(&table(128, v), 128 * n, DType::F16), &[n, 1, 8, 16]);
@@ -2016,7 +2063,7 @@ fn many_images_of_another_size() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn transforms_of_many_lines() {
-    let _alone = begin("transforms_of_many_lines");
+    let _alone = begin("transforms_of_many_lines", "fft", DType::F32);
     let n = (EDGE / 48 + 1) * 3;
     let pulses = table(48, |i| if i % 16 == 0 { 1.0 + (i / 16) as f64 } else { 0.0 });
     let x = reshape(tiled(&pulses, 16 * n, DType::F32), &[n, 16]);
@@ -2030,7 +2077,7 @@ fn transforms_of_many_lines() {
 #[test]
 #[ignore = "needs up to 60 GB of device memory"]
 fn a_transform_in_three_factors() {
-    let _alone = begin("a_transform_in_three_factors");
+    let _alone = begin("a_transform_in_three_factors", "fft", DType::F32);
     let n = 1 << 26;
     let (re, im) = Cuda::rfft(marked(n, &[(3, 1)], DType::F32), 0, None);
     for first in [0, 12_345_678, n / 2 - 8] {
